@@ -1,0 +1,212 @@
+"""The configuration file as frozen values: keys, types, ranges and defaults (spec 10).
+
+Owns the shape only. Reading YAML, substituting `${VAR}`, environment overrides and the checks that
+span several keys are in `ankusa/config.py`; nothing here reads a file or the environment.
+Every duration is integer milliseconds and ends in `_ms`, every size is bytes and ends in `_bytes`,
+except the two keys that the published YAML spells in seconds or days.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Role = Literal["edge", "dispatch", "storage", "claim_check"]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: immutable, keyword only, unknown keys refused."""
+
+
+class Node(Section):
+    instance: Name = "default"
+    roles: tuple[Role, ...] = ("edge", "dispatch", "storage")
+    data_dir: str = "./data"
+    edges: Annotated[int, Meta(ge=0, le=64)] = 1
+
+
+class LogSettings(Section):
+    type: Literal["local", "kafka"] = "local"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Http(Section):
+    ip: str = "127.0.0.1"
+    port: Port = 4000
+    max_body_bytes: Annotated[int, Meta(ge=1, le=64_000_000)] = 8_000_000
+    routing: Literal["path", "tenant_path"] = "path"
+    prefix: Annotated[str, Meta(pattern=r"^/[A-Za-z0-9_/-]*[A-Za-z0-9_-]$")] = "/webhooks"
+
+
+class AdminToken(Section):
+    """One bearer token. Give `token` in clear, or `sha256` (lower-case hex of it)."""
+
+    scopes: Annotated[tuple[str, ...], Meta(min_length=1)]
+    token: str | None = None
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None = None
+    name: str | None = None
+
+
+class Admin(Section):
+    enabled: bool = True
+    ip: str = "127.0.0.1"
+    port: Port = 4002
+    tokens: tuple[AdminToken, ...] = ()
+    insecure: bool = False
+
+
+class RateLimit(Section):
+    """A token bucket: `rate` hooks per second, `burst` the most that may come at once."""
+
+    rate: Annotated[float, Meta(gt=0)]
+    burst: Annotated[int, Meta(ge=1)]
+
+
+class RateLimits(Section):
+    default: RateLimit | None = None
+    tenants: dict[Name, RateLimit] = field(default_factory=dict)
+
+
+class Quarantine(Section):
+    burst: Positive = 100
+    rate: Annotated[float, Meta(gt=0)] = 20
+    max_bytes: Positive = 1_073_741_824
+
+
+class Batcher(Section):
+    max_batch: Annotated[int, Meta(ge=1, le=256)] = 256
+    max_delay_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    max_queue: Positive = 10_000
+    max_queue_bytes: Positive = 268_435_456
+
+
+class Retry(Section):
+    """Exponential backoff: `base_ms` doubling to `max_ms`, jitter factor uniform in [0.5, 1.0] (spec 03)."""
+
+    base_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 100
+    max_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
+    max_attempts: Annotated[int, Meta(ge=1, le=10_000)] = 84
+    max_elapsed_ms: Annotated[int, Meta(ge=1, le=31_536_000_000)] = 86_400_000
+    jitter: bool = True
+
+
+class RetryOverride(Section):
+    """The keys of `Retry` that a source or sink replaces; an absent key keeps the wider setting."""
+
+    base_ms: Annotated[int, Meta(ge=1, le=3_600_000)] | None = None
+    max_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    max_elapsed_ms: Annotated[int, Meta(ge=1, le=31_536_000_000)] | None = None
+    jitter: bool | None = None
+
+
+class TenantDispatch(Section):
+    """One tenant's own window and cap, beside the global ones. Absent means: the global figure."""
+
+    max_inflight: Positive | None = None
+    max_inflight_bytes: Positive | None = None
+    concurrency: Positive | None = None
+
+
+class Dispatch(Section):
+    batch: Annotated[int, Meta(ge=1, le=4096)] = 128
+    concurrency: Annotated[int, Meta(ge=1, le=4096)] = 32
+    sink_concurrency: Annotated[int, Meta(ge=1, le=4096)] | None = 8
+    max_inflight: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
+    max_inflight_bytes: Positive = 134_217_728
+    attempt_timeout_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 30_000
+    tenants: dict[Name, TenantDispatch] = field(default_factory=dict)
+    retry: Retry = field(default_factory=Retry)
+
+
+class Egress(Section):
+    """Destinations the guard lets through although they are not globally routable: CIDRs and exact hosts."""
+
+    allow: tuple[str, ...] = ()
+
+
+SignedParse = Literal["whole", "csv_pairs", "space_versions"]
+
+
+class Verify(Section):
+    """How a source proves who sent a hook. Presets need `secret`; `hmac` describes a scheme of one's own."""
+
+    type: Literal["none", "stripe", "github", "standard_webhooks", "shopify", "slack", "hmac"]
+    secret: str | tuple[str, ...] | None = None
+    tolerance_seconds: Annotated[int, Meta(ge=1, le=31_536_000)] | None = None
+    signature_header: str | None = None
+    signed: str | None = None
+    hash: Literal["sha256", "sha512", "sha1"] | None = None
+    encoding: Literal["hex", "base64"] | None = None
+    sig_prefix: str | None = None
+    timestamp_header: str | None = None
+    id_header: str | None = None
+    parse: SignedParse | None = None
+    secret_decode: Literal["raw", "whsec_base64"] | None = None
+
+
+DedupePreset = Literal["github", "standard_webhooks", "svix", "shopify", "stripe"]
+
+
+class Dedupe(Section):
+    """Where the provider's event key is: a preset, a request header, or a dotted path into a JSON body."""
+
+    preset: DedupePreset | None = None
+    header: str | None = None
+    json: str | None = None
+    ttl_seconds: Annotated[int, Meta(ge=1, le=31_536_000)] = 259_200
+
+
+class Sink(Section):
+    """One destination as written. `type` picks the module in `ankusa/sinks`; `options` are its own keys.
+
+    `retry` and `attempt` limits are common to every type and are taken out of `options` by the loader.
+    """
+
+    type: str
+    options: dict[str, Any] = field(default_factory=dict)
+    retry: RetryOverride = field(default_factory=RetryOverride)
+
+
+class Source(Section):
+    """One catch URL (spec 02). `name` and `tenant` together are its id: `name` alone for a static source."""
+
+    name: Name
+    tenant: Name = "default"
+    verify: Verify
+    on_verify_failure: Literal["reject", "quarantine", "accept_flag"] = "reject"
+    dedupe: Dedupe | None = None
+    forward_headers: tuple[str, ...] | None = None
+    retry: RetryOverride = field(default_factory=RetryOverride)
+    sinks: tuple[Sink, ...] = ()
+
+    @property
+    def source_id(self) -> str:
+        return self.name
+
+
+class Config(Section):
+    node: Node = field(default_factory=Node)
+    log: LogSettings = field(default_factory=LogSettings)
+    http: Http = field(default_factory=Http)
+    admin: Admin = field(default_factory=Admin)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    batcher: Batcher = field(default_factory=Batcher)
+    dispatch: Dispatch = field(default_factory=Dispatch)
+    egress: Egress = field(default_factory=Egress)
+    sources: dict[Name, Source] = field(default_factory=dict)
+
+
+def retry_policy(base: Retry, *overrides: RetryOverride) -> Retry:
+    """The policy for one sink: dispatch-wide, then the source's, then the sink's own keys."""
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        changes.update({k: v for k, v in msgspec.structs.asdict(override).items() if v is not None})
+    return msgspec.structs.replace(base, **changes) if changes else base
