@@ -1,7 +1,7 @@
 """The configuration file as frozen values: keys, types, ranges and defaults (spec 10).
 
 Owns the shape only. Reading YAML, substituting `${VAR}`, environment overrides and the checks that
-span several keys are in `ankusa/config.py`; nothing here reads a file or the environment.
+span several keys are in `ankusa/config`; nothing here reads a file or the environment.
 Every duration is integer milliseconds and ends in `_ms`, every size is bytes and ends in `_bytes`,
 except the two keys that the published YAML spells in seconds or days.
 """
@@ -14,46 +14,53 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[int, Meta(ge=0)]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+# Counts and sizes end at 2^53: no real one is near it, and every JSON reader keeps it exact.
+Positive = Annotated[int, Meta(ge=1, le=9_007_199_254_740_992)]
+# Per second. A million a second is far over what one node takes; it keeps infinity and not-a-number out.
+Rate = Annotated[float, Meta(gt=0, le=1_000_000)]
+# `\Z`, not `$`: a name that ends in a line break is not a name.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+NonEmpty = Annotated[str, Meta(min_length=1)]
 Role = Literal["edge", "dispatch", "storage", "claim_check"]
 
 
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: immutable, keyword only, unknown keys refused."""
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every section: immutable, unknown keys refused. Each says `kw_only` itself: it is not inherited."""
 
 
-class Node(Section):
+class Node(Section, frozen=True, kw_only=True):
     instance: Name = "default"
-    roles: tuple[Role, ...] = ("edge", "dispatch", "storage")
-    data_dir: str = "./data"
+    roles: Annotated[tuple[Role, ...], Meta(min_length=1)] = ("edge", "dispatch", "storage")
+    data_dir: NonEmpty = "./data"
     edges: Annotated[int, Meta(ge=0, le=64)] = 1
 
 
-class LogSettings(Section):
+class LogSettings(Section, frozen=True, kw_only=True):
     type: Literal["local", "kafka"] = "local"
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Http(Section):
+class Http(Section, frozen=True, kw_only=True):
     ip: str = "127.0.0.1"
     port: Port = 4000
     max_body_bytes: Annotated[int, Meta(ge=1, le=64_000_000)] = 8_000_000
     routing: Literal["path", "tenant_path"] = "path"
-    prefix: Annotated[str, Meta(pattern=r"^/[A-Za-z0-9_/-]*[A-Za-z0-9_-]$")] = "/webhooks"
+    prefix: Annotated[str, Meta(pattern=r"^(?:/[A-Za-z0-9_-]+)+\Z")] = "/webhooks"
 
 
-class AdminToken(Section):
+class AdminToken(Section, frozen=True, kw_only=True):
     """One bearer token. Give `token` in clear, or `sha256` (lower-case hex of it)."""
 
     scopes: Annotated[tuple[str, ...], Meta(min_length=1)]
     token: str | None = None
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None = None
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
     name: str | None = None
 
+    def __repr__(self) -> str:
+        return f"AdminToken(name={self.name!r}, scopes={self.scopes!r})"
 
-class Admin(Section):
+
+class Admin(Section, frozen=True, kw_only=True):
     enabled: bool = True
     ip: str = "127.0.0.1"
     port: Port = 4002
@@ -61,32 +68,32 @@ class Admin(Section):
     insecure: bool = False
 
 
-class RateLimit(Section):
+class RateLimit(Section, frozen=True, kw_only=True):
     """A token bucket: `rate` hooks per second, `burst` the most that may come at once."""
 
-    rate: Annotated[float, Meta(gt=0)]
-    burst: Annotated[int, Meta(ge=1)]
+    rate: Rate
+    burst: Positive
 
 
-class RateLimits(Section):
+class RateLimits(Section, frozen=True, kw_only=True):
     default: RateLimit | None = None
     tenants: dict[Name, RateLimit] = field(default_factory=dict)
 
 
-class Quarantine(Section):
+class Quarantine(Section, frozen=True, kw_only=True):
     burst: Positive = 100
-    rate: Annotated[float, Meta(gt=0)] = 20
+    rate: Rate = 20
     max_bytes: Positive = 1_073_741_824
 
 
-class Batcher(Section):
+class Batcher(Section, frozen=True, kw_only=True):
     max_batch: Annotated[int, Meta(ge=1, le=256)] = 256
     max_delay_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0
     max_queue: Positive = 10_000
     max_queue_bytes: Positive = 268_435_456
 
 
-class Retry(Section):
+class Retry(Section, frozen=True, kw_only=True):
     """Exponential backoff: `base_ms` doubling to `max_ms`, jitter factor uniform in [0.5, 1.0] (spec 03)."""
 
     base_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 100
@@ -96,7 +103,7 @@ class Retry(Section):
     jitter: bool = True
 
 
-class RetryOverride(Section):
+class RetryOverride(Section, frozen=True, kw_only=True):
     """The keys of `Retry` that a source or sink replaces; an absent key keeps the wider setting."""
 
     base_ms: Annotated[int, Meta(ge=1, le=3_600_000)] | None = None
@@ -106,7 +113,7 @@ class RetryOverride(Section):
     jitter: bool | None = None
 
 
-class TenantDispatch(Section):
+class TenantDispatch(Section, frozen=True, kw_only=True):
     """One tenant's own window and cap, beside the global ones. Absent means: the global figure."""
 
     max_inflight: Positive | None = None
@@ -114,7 +121,7 @@ class TenantDispatch(Section):
     concurrency: Positive | None = None
 
 
-class Dispatch(Section):
+class Dispatch(Section, frozen=True, kw_only=True):
     batch: Annotated[int, Meta(ge=1, le=4096)] = 128
     concurrency: Annotated[int, Meta(ge=1, le=4096)] = 32
     sink_concurrency: Annotated[int, Meta(ge=1, le=4096)] | None = 8
@@ -125,7 +132,7 @@ class Dispatch(Section):
     retry: Retry = field(default_factory=Retry)
 
 
-class Egress(Section):
+class Egress(Section, frozen=True, kw_only=True):
     """Destinations the guard lets through although they are not globally routable: CIDRs and exact hosts."""
 
     allow: tuple[str, ...] = ()
@@ -134,7 +141,7 @@ class Egress(Section):
 SignedParse = Literal["whole", "csv_pairs", "space_versions"]
 
 
-class Verify(Section):
+class Verify(Section, frozen=True, kw_only=True):
     """How a source proves who sent a hook. Presets need `secret`; `hmac` describes a scheme of one's own."""
 
     type: Literal["none", "stripe", "github", "standard_webhooks", "shopify", "slack", "hmac"]
@@ -150,11 +157,15 @@ class Verify(Section):
     parse: SignedParse | None = None
     secret_decode: Literal["raw", "whsec_base64"] | None = None
 
+    def __repr__(self) -> str:
+        """Without the secret: a repr ends up in tracebacks and test output."""
+        return f"Verify(type={self.type!r})"
+
 
 DedupePreset = Literal["github", "standard_webhooks", "svix", "shopify", "stripe"]
 
 
-class Dedupe(Section):
+class Dedupe(Section, frozen=True, kw_only=True):
     """Where the provider's event key is: a preset, a request header, or a dotted path into a JSON body."""
 
     preset: DedupePreset | None = None
@@ -163,18 +174,22 @@ class Dedupe(Section):
     ttl_seconds: Annotated[int, Meta(ge=1, le=31_536_000)] = 259_200
 
 
-class Sink(Section):
+class Sink(Section, frozen=True, kw_only=True):
     """One destination as written. `type` picks the module in `ankusa/sinks`; `options` are its own keys.
 
-    `retry` and `attempt` limits are common to every type and are taken out of `options` by the loader.
+    `retry` is common to every type: the loader takes it out of `options`.
     """
 
     type: str
     options: dict[str, Any] = field(default_factory=dict)
     retry: RetryOverride = field(default_factory=RetryOverride)
 
+    def __repr__(self) -> str:
+        """Names of the options only: their values hold secrets and URLs with passwords."""
+        return f"Sink(type={self.type!r}, options={sorted(self.options)!r})"
 
-class Source(Section):
+
+class Source(Section, frozen=True, kw_only=True):
     """One catch URL (spec 02). `name` and `tenant` together are its id: `name` alone for a static source."""
 
     name: Name
@@ -191,7 +206,9 @@ class Source(Section):
         return self.name
 
 
-class Config(Section):
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration. `demo` is no key of the file: it says that there was none."""
+
     node: Node = field(default_factory=Node)
     log: LogSettings = field(default_factory=LogSettings)
     http: Http = field(default_factory=Http)
@@ -202,6 +219,7 @@ class Config(Section):
     dispatch: Dispatch = field(default_factory=Dispatch)
     egress: Egress = field(default_factory=Egress)
     sources: dict[Name, Source] = field(default_factory=dict)
+    demo: bool = False
 
 
 def retry_policy(base: Retry, *overrides: RetryOverride) -> Retry:
