@@ -1,0 +1,1 @@
+"""RocksDB: keys, families, batches, bounded scans. Everything that knows the bytes of a key is here."""

@@ -1,0 +1,291 @@
+"""The fold: what each record does to the tables (spec 08). The only place that decides it, for every host.
+
+A fold reads through `Tables` and returns operations, values that a host writes in one batch with the record.
+It does no I/O of its own, knows no keys' bytes and no clock. Folding a record twice, or a stale one, does nothing
+the second time: commits are recognised by their offset, outcomes and revivals by the row's generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from ankusa.core import job as jobs
+from ankusa.core import row as rows
+from schemas.records import (
+    Attempt,
+    Envelope,
+    Held,
+    Job,
+    JobRecord,
+    JobStart,
+    LimitChange,
+    Outcome,
+    OutcomeBatch,
+    OutcomeKind,
+    OutcomeRecord,
+    Page,
+    Purge,
+    Row,
+    RowState,
+    seq_of,
+    sink_key,
+)
+
+
+class Tables(Protocol):
+    """What a fold may read."""
+
+    def row(self, seq: int, sink: int) -> Row | None: ...
+    def job(self, job_id: str) -> Job | None: ...
+    def dedupe(self, key: str) -> tuple[str, int] | None:
+        """`(hook id, expires_at)` of a dedupe key, expired ones included."""
+
+
+class PutHook(Struct, frozen=True, gc=False):
+    seq: int
+    hook_id: str
+    envelope: bytes
+    body: bytes
+
+
+class DropHook(Struct, frozen=True, gc=False):
+    seq: int
+    hook_id: str
+
+
+class PutRow(Struct, frozen=True, gc=False):
+    """Store `row` and move its index entry from where `was` had it; `row` None drops it."""
+
+    seq: int
+    sink: int
+    row: Row | None
+    was: Row | None
+
+
+class PutAttempt(Struct, frozen=True, gc=False):
+    seq: int
+    sink: int
+    generation: int
+    attempt: Attempt
+
+
+class PutDedupe(Struct, frozen=True, gc=False):
+    key: str
+    hook_id: str
+    expires_at: int
+    was_expires_at: int | None
+
+
+class DropDedupe(Struct, frozen=True, gc=False):
+    key: str
+    expires_at: int
+
+
+class PutJob(Struct, frozen=True):
+    job: Job
+
+
+class DropJob(Struct, frozen=True, gc=False):
+    job_id: str
+
+
+class PutHeld(Struct, frozen=True, gc=False):
+    held: Held
+    envelope: bytes
+    body: bytes
+
+
+class DropHeld(Struct, frozen=True, gc=False):
+    received_at: int
+    hook_id: str
+    size_bytes: int
+
+
+class PutLimit(Struct, frozen=True, gc=False):
+    change: LimitChange
+
+
+Op = (
+    PutHook | DropHook | PutRow | PutAttempt | PutDedupe | DropDedupe | PutJob | DropJob | PutHeld | DropHeld | PutLimit
+)
+
+
+class Accepted(Struct, frozen=True, gc=False):
+    """A hook that is new: it has a seq."""
+
+    id: str
+    seq: int
+
+
+class Duplicate(Struct, frozen=True, gc=False):
+    """A repeat inside the dedupe TTL: `id` is the first hook's."""
+
+    id: str
+
+
+def dedupe_scope(envelope: Envelope) -> str | None:
+    """The dedupe table's key: tenant, source and the provider's event key; None when the hook claims none."""
+    if envelope.dedupe_key is None or envelope.flagged:
+        return None
+    return f"{envelope.tenant_id}\0{envelope.source_id}\0{envelope.dedupe_key}"
+
+
+def fold_commit(
+    offset: int, at: int, hooks: Sequence[tuple[Envelope, bytes, bytes]], tables: Tables
+) -> tuple[list[Op], list[Accepted | Duplicate]]:
+    """A commit of `(envelope, its bytes, body)`: the operations, and one answer per hook in order.
+
+    A repeat inside the TTL, in the table or earlier in this commit, makes no hook and no row.
+    """
+    ops: list[Op] = []
+    answers: list[Accepted | Duplicate] = []
+    fresh: dict[str, str] = {}
+    for index, (envelope, envelope_bytes, body) in enumerate(hooks):
+        scope = dedupe_scope(envelope)
+        if scope is not None:
+            first = fresh.get(scope)
+            known = tables.dedupe(scope) if first is None else None
+            if known is not None and known[1] > at:
+                first = known[0]
+            if first is not None:
+                answers.append(Duplicate(first))
+                continue
+            fresh[scope] = envelope.id
+            ops.append(PutDedupe(scope, envelope.id, at + envelope.dedupe_ttl_ms, known[1] if known else None))
+        seq = seq_of(offset, index)
+        ops.append(PutHook(seq, envelope.id, envelope_bytes, body))
+        size_bytes = len(envelope_bytes) + len(body)
+        for sink, sink_type in enumerate(envelope.sinks):
+            row = rows.new_row(envelope.tenant_id, envelope.source_id, sink_type, at, size_bytes)
+            ops.append(PutRow(seq, sink, row, None))
+        answers.append(Accepted(envelope.id, seq))
+    return ops, answers
+
+
+def fold_outcomes(record: OutcomeRecord, at: int, tables: Tables) -> list[Op]:
+    """Outcomes or a replay page. `at` is the record's log time, which death times take: it never runs backwards."""
+    if isinstance(record, Page):
+        return _fold_page(record, at, tables)
+    return _fold_batch(record, at, tables)
+
+
+def _fold_batch(record: OutcomeBatch, at: int, tables: Tables) -> list[Op]:
+    ops: list[Op] = []
+    done: dict[tuple[int, int], Row | None] = {}
+    counts: dict[str, jobs.Settled] = {}
+    for outcome in record.items:
+        place = (outcome.seq, outcome.sink)
+        row = done[place] if place in done else tables.row(*place)
+        if row is None or row.generation != outcome.generation or not _applies(row, outcome):
+            continue
+        after = rows.settle(row, outcome, at)
+        done[place] = after
+        ops.append(PutRow(outcome.seq, outcome.sink, after, row))
+        ops.append(PutAttempt(outcome.seq, outcome.sink, outcome.generation, _attempt(row, outcome)))
+        if row.replay_id is not None:
+            _count(counts.setdefault(row.replay_id, jobs.Settled()), row, outcome)
+    for job_id, settled in counts.items():
+        job = tables.job(job_id)
+        if job is not None:
+            ops.append(PutJob(jobs.settled(job, settled, at)))
+    return ops
+
+
+def _applies(row: Row, outcome: Outcome) -> bool:
+    place = rows.Place.CLAIMED if row.state is RowState.PENDING else rows.Place.DEAD
+    return outcome.kind is not OutcomeKind.REVIVED and rows.move(place, rows.EVENT_OF[outcome.kind]) is not None
+
+
+def _attempt(row: Row, outcome: Outcome) -> Attempt:
+    return Attempt(
+        outcome.kind,
+        outcome.at,
+        outcome.started_at,
+        outcome.attempt,
+        row.source_id,
+        row.sink_type,
+        outcome.error,
+        outcome.error_class,
+        outcome.detail,
+        row.replay_id,
+    )
+
+
+def _count(settled: jobs.Settled, row: Row, outcome: Outcome) -> None:
+    tables = {
+        OutcomeKind.DELIVERED: settled.delivered,
+        OutcomeKind.DEAD: settled.dead,
+        OutcomeKind.PARKED: settled.parked,
+    }
+    counts = tables.get(outcome.kind)
+    if counts is not None:
+        key = sink_key(row.tenant_id, row.source_id, outcome.sink, row.sink_type)
+        counts[key] = counts.get(key, 0) + 1
+
+
+def _fold_page(page: Page, at: int, tables: Tables) -> list[Op]:
+    job = tables.job(page.job_id)
+    if job is None:
+        return []
+    ops: list[Op] = []
+    moved: dict[str, int] = {}
+    for revival in page.revivals:
+        row = tables.row(revival.seq, revival.sink)
+        if row is None or row.state is not RowState.DEAD or row.generation != revival.generation:
+            continue
+        ops.append(PutRow(revival.seq, revival.sink, rows.revive(row, page.job_id, at), row))
+        attempt = Attempt(OutcomeKind.REVIVED, at, 0, 0, row.source_id, row.sink_type, replay_id=page.job_id)
+        ops.append(PutAttempt(revival.seq, revival.sink, row.generation, attempt))
+        key = sink_key(row.tenant_id, row.source_id, revival.sink, row.sink_type)
+        moved[key] = moved.get(key, 0) + 1
+    ops.append(PutJob(jobs.paged(job, page, moved)))
+    return ops
+
+
+def fold_job(record: JobRecord, tables: Tables) -> list[Op]:
+    """A replay command. A start of a known id, or a patch of an unknown one, does nothing."""
+    if isinstance(record, JobStart):
+        return [] if tables.job(record.job.id) is not None else [PutJob(record.job)]
+    job = tables.job(record.id)
+    return [] if job is None else [PutJob(jobs.patched(job, record))]
+
+
+def stored_bytes(op: PutHeld) -> int:
+    """What a held hook counts against the pen's cap: envelope and body."""
+    return len(op.envelope) + len(op.body)
+
+
+def fold_held(holds: Iterable[tuple[Held, bytes, bytes]]) -> list[Op]:
+    """Hooks put into the pen: `(held, its bytes, body)`."""
+    return [PutHeld(held, held_bytes, body) for held, held_bytes, body in holds]
+
+
+def fold_purge(purge: Purge) -> list[Op]:
+    return [DropHeld(entry.received_at, entry.id, entry.stored_bytes) for entry in purge.entries]
+
+
+def fold_limit(change: LimitChange) -> list[Op]:
+    return [PutLimit(change)]
+
+
+def undo(ops: Iterable[Op]) -> list[Op]:
+    """Operations that take back a commit, held hooks or a job's start whose durability failed after they were applied.
+
+    Their callers were told that nothing is stored, so nothing of them may be delivered or run later.
+    """
+    reverse: list[Op] = []
+    for op in ops:
+        if isinstance(op, PutHook):
+            reverse.append(DropHook(op.seq, op.hook_id))
+        elif isinstance(op, PutRow) and op.was is None and op.row is not None:
+            reverse.append(PutRow(op.seq, op.sink, None, op.row))
+        elif isinstance(op, PutDedupe):
+            reverse.append(DropDedupe(op.key, op.expires_at))
+        elif isinstance(op, PutHeld):
+            reverse.append(DropHeld(op.held.received_at, op.held.id, stored_bytes(op)))
+        elif isinstance(op, PutJob):
+            reverse.append(DropJob(op.job.id))
+    return reverse

@@ -1,0 +1,100 @@
+"""A delivery row: its states, the one table of its moves, and what each move makes of it.
+
+Owns every change of a row's state; the fold calls it, nobody else builds a changed row. Never looks at
+the clock: times come in with the event. A claim is volatile (it lives in the dispatcher of the node that
+owns the row), so in the store a claimed row is a pending one, and an outcome whose generation matches
+proves the claim it came from.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from msgspec.structs import replace
+
+from schemas.records import Outcome, OutcomeKind, Row, RowState
+
+
+class Place(Enum):
+    """Every place a row can be. ABSENT is before its commit and after its delivery."""
+
+    ABSENT = auto()
+    PENDING = auto()
+    CLAIMED = auto()
+    DEAD = auto()
+
+
+class Event(Enum):
+    COMMIT = auto()
+    CLAIM = auto()
+    UNCLAIM = auto()
+    DELIVER = auto()
+    RETRY = auto()
+    PARK = auto()
+    KILL = auto()
+    REVIVE = auto()
+
+
+MOVES: dict[tuple[Place, Event], Place] = {
+    (Place.ABSENT, Event.COMMIT): Place.PENDING,
+    (Place.PENDING, Event.CLAIM): Place.CLAIMED,
+    (Place.PENDING, Event.KILL): Place.DEAD,
+    (Place.CLAIMED, Event.UNCLAIM): Place.PENDING,
+    (Place.CLAIMED, Event.DELIVER): Place.ABSENT,
+    (Place.CLAIMED, Event.RETRY): Place.PENDING,
+    (Place.CLAIMED, Event.PARK): Place.PENDING,
+    (Place.CLAIMED, Event.KILL): Place.DEAD,
+    (Place.DEAD, Event.REVIVE): Place.PENDING,
+}
+"""Every move there is. A pair that is not here does nothing: the event is late, doubled or for another row."""
+
+EVENT_OF: dict[OutcomeKind, Event] = {
+    OutcomeKind.DELIVERED: Event.DELIVER,
+    OutcomeKind.RETRY: Event.RETRY,
+    OutcomeKind.PARKED: Event.PARK,
+    OutcomeKind.DEAD: Event.KILL,
+    OutcomeKind.REVIVED: Event.REVIVE,
+}
+
+
+def move(place: Place, event: Event) -> Place | None:
+    """Where `event` takes a row at `place`, None when that move does not exist."""
+    return MOVES.get((place, event))
+
+
+def new_row(tenant_id: str, source_id: str, sink_type: str, at: int, size_bytes: int) -> Row:
+    """The row a commit makes: pending, due at once (`at`, unix ms)."""
+    return Row(RowState.PENDING, tenant_id, source_id, sink_type, at, size_bytes)
+
+
+def settle(row: Row, outcome: Outcome, at: int) -> Row | None:
+    """The row after an outcome of its own generation, None when it is gone. `at` is the record's log time.
+
+    Raises ValueError for an outcome that no claim of a pending row can bring (the caller checks staleness first).
+    """
+    place = Place.CLAIMED if row.state is RowState.PENDING else Place.DEAD
+    target = move(place, EVENT_OF[outcome.kind])
+    if target is None:
+        raise ValueError(f"no move {outcome.kind.name} from {place.name}")
+    if target is Place.ABSENT:
+        return None
+    attempted = outcome.attempt > 0
+    return replace(
+        row,
+        state=RowState.DEAD if target is Place.DEAD else RowState.PENDING,
+        at=at if target is Place.DEAD else outcome.due_at,
+        attempts=outcome.attempt if attempted else row.attempts,
+        generation=row.generation + 1,
+        first_at=row.first_at or (outcome.started_at if attempted else 0),
+        error=outcome.error if outcome.error is not None else row.error,
+        error_class=outcome.error_class if outcome.error_class is not None else row.error_class,
+    )
+
+
+def revive(row: Row, replay_id: str, at: int) -> Row:
+    """A dead row put back by a replay: due at `at`, with a fresh attempt budget and horizon, its last error kept."""
+    if move(Place.DEAD if row.state is RowState.DEAD else Place.PENDING, Event.REVIVE) is None:
+        raise ValueError("only a dead row is revived")
+    return replace(
+        row, state=RowState.PENDING, at=at, attempts=0, first_at=0, generation=row.generation + 1, replay_id=replay_id
+    )

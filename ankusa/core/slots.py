@@ -1,0 +1,180 @@
+"""Who starts next: claimed rows wait in one queue per sink key, and free slots go round (spec 03).
+
+Round-robin over tenants, then over the tenant's sink keys with work; live rows before replayed ones. Caps: all
+attempts, each tenant's, each sink key's. Replayed rows leave a quarter of the slots and of each sink key's
+cap alone, so that a live hook never waits for a replayed one to end. Owns the order; never runs anything.
+
+Every operation is O(1) in waiting rows, tenants and sink keys: a turn holds only what may start, and a tenant
+or sink key at its cap is out of it until one of its attempts ends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+Item = TypeVar("Item")
+
+
+class Caps(Struct, frozen=True):
+    """Attempts at once: in all, of one sink key (None: no cap), of one tenant."""
+
+    total: int
+    per_sink: int | None
+    per_tenant: dict[str, int]
+    default_tenant: int
+
+
+def replay_share(cap: int) -> int:
+    """How much of a cap replayed rows may take: three quarters, at least one."""
+    return max(1, cap * 3 // 4)
+
+
+class _Line(Generic[Item]):
+    """The queues of one class of rows (live, or replayed) and whose turn it is in it."""
+
+    __slots__ = ("keys", "queues", "tenants")
+
+    def __init__(self) -> None:
+        self.queues: dict[str, deque[Item]] = {}
+        # Sink keys with work and room by tenant, and tenants with such keys and room; order is the turn.
+        self.keys: dict[str, OrderedDict[str, None]] = {}
+        self.tenants: OrderedDict[str, None] = OrderedDict()
+
+    def set_key(self, tenant_id: str, key: str, *, may_start: bool) -> None:
+        keys = self.keys.get(tenant_id)
+        if may_start:
+            if keys is None:
+                keys = self.keys[tenant_id] = OrderedDict()
+            keys.setdefault(key)
+        elif keys is not None:
+            keys.pop(key, None)
+            if not keys:
+                del self.keys[tenant_id]
+
+    def set_tenant(self, tenant_id: str, *, has_room: bool) -> None:
+        if has_room and tenant_id in self.keys:
+            self.tenants.setdefault(tenant_id)
+        else:
+            self.tenants.pop(tenant_id, None)
+
+    def pop(self) -> tuple[str, str, Item] | None:
+        """The first row of the tenant and sink key whose turn it is; both go to the back."""
+        if not self.tenants:
+            return None
+        tenant_id = next(iter(self.tenants))
+        keys = self.keys[tenant_id]
+        key = next(iter(keys))
+        queue = self.queues[key]
+        item = queue.popleft()
+        if not queue:
+            del self.queues[key]
+        self.tenants.move_to_end(tenant_id)
+        keys.move_to_end(key)
+        return tenant_id, key, item
+
+
+class Slots(Generic[Item]):
+    """Queues and running counts. `Item` is the caller's claim; a sink key's text names its tenant first."""
+
+    def __init__(self, caps: Caps) -> None:
+        self.caps = caps
+        self.running = 0
+        self.replays_running = 0
+        self.waiting = 0
+        self._tenant_of: dict[str, str] = {}
+        self._by_sink: dict[str, int] = {}
+        self._replays_by_sink: dict[str, int] = {}
+        self._by_tenant: dict[str, int] = {}
+        self._live: _Line[Item] = _Line()
+        self._replayed: _Line[Item] = _Line()
+
+    def reconfigure(self, caps: Caps) -> None:
+        """New caps. Running attempts go on; a lowered cap only stops the next start."""
+        self.caps = caps
+        for key, tenant_id in list(self._tenant_of.items()):
+            self._refresh(tenant_id, key)
+
+    def offer(self, tenant_id: str, key: str, item: Item, *, replayed: bool) -> None:
+        """Queue a claimed row behind its sink key's others."""
+        line = self._replayed if replayed else self._live
+        queue = line.queues.get(key)
+        if queue is None:
+            queue = line.queues[key] = deque()
+        queue.append(item)
+        self.waiting += 1
+        if len(queue) == 1:
+            self._tenant_of[key] = tenant_id
+            self._refresh(tenant_id, key)
+
+    def next(self) -> Item | None:
+        """The row to start now, counted as running; None when nothing may start."""
+        if self.running >= self.caps.total:
+            return None
+        taken = self._live.pop()
+        replayed = taken is None
+        if taken is None and self.replays_running < replay_share(self.caps.total):
+            taken = self._replayed.pop()
+        if taken is None:
+            return None
+        tenant_id, key, item = taken
+        self._count(tenant_id, key, 1, replayed=replayed)
+        self.waiting -= 1
+        self._refresh(tenant_id, key)
+        return item
+
+    def done(self, tenant_id: str, key: str, *, replayed: bool) -> None:
+        """A started row's attempt has ended or was given up."""
+        self._count(tenant_id, key, -1, replayed=replayed)
+        self._refresh(tenant_id, key)
+
+    def drain(self) -> list[Item]:
+        """Take every waiting row out, in no order: a stop gives them back."""
+        items = [item for line in (self._live, self._replayed) for queue in line.queues.values() for item in queue]
+        self._live, self._replayed = _Line(), _Line()
+        self.waiting = 0
+        return items
+
+    def depth(self) -> dict[str, int]:
+        """Waiting rows by sink key."""
+        depths: dict[str, int] = {}
+        for line in (self._live, self._replayed):
+            for key, queue in line.queues.items():
+                depths[key] = depths.get(key, 0) + len(queue)
+        return depths
+
+    def running_by_sink(self) -> dict[str, int]:
+        return dict(self._by_sink)
+
+    def _count(self, tenant_id: str, key: str, change: int, *, replayed: bool) -> None:
+        self.running += change
+        _add(self._by_sink, key, change)
+        _add(self._by_tenant, tenant_id, change)
+        if replayed:
+            self.replays_running += change
+            _add(self._replays_by_sink, key, change)
+
+    def _refresh(self, tenant_id: str, key: str) -> None:
+        """Put the sink key and its tenant into or out of each class's turn, as their counts now say."""
+        caps = self.caps
+        running = self._by_sink.get(key, 0)
+        room = caps.per_sink is None or running < caps.per_sink
+        replay_room = room and (
+            caps.per_sink is None or self._replays_by_sink.get(key, 0) < replay_share(caps.per_sink)
+        )
+        tenant_room = self._by_tenant.get(tenant_id, 0) < caps.per_tenant.get(tenant_id, caps.default_tenant)
+        for line, free in ((self._live, room), (self._replayed, replay_room)):
+            line.set_key(tenant_id, key, may_start=free and key in line.queues)
+            line.set_tenant(tenant_id, has_room=tenant_room)
+        if not running and key not in self._live.queues and key not in self._replayed.queues:
+            self._tenant_of.pop(key, None)
+
+
+def _add(counts: dict[str, int], key: str, change: int) -> None:
+    left = counts.get(key, 0) + change
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]

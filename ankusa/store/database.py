@@ -1,0 +1,203 @@
+"""One RocksDB: opened with its families, written by batches, read by key and by bounded range, made durable by a sync.
+
+Owns the handles and their closing. Never knows what a row or a record is. Writes run on the caller's thread and
+are not durable; `flush` (meant for a thread of its own, since it alone releases the GIL) makes all of them so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from ankusa.store.errors import StoreDamagedError, StoreError, StoreLockedError
+
+Batch = WriteBatch
+
+MEMTABLE_BYTES = 16 << 20
+"""A family's write buffer. Fourteen families could reach 224 MiB, so the sum is capped below."""
+
+MEMTABLES_BYTES = 96 << 20
+"""All write buffers together: past it the largest is flushed. It bounds memory, and what a restart must replay."""
+
+BLOCK_CACHE_BYTES = 64 << 20
+WAL_BYTES = 256 << 20
+"""The WAL is kept until every family that wrote to it is flushed: past this the oldest are flushed."""
+
+BLOB_BYTES = 4096
+"""Hooks at least this large live in blob files, so that compaction does not copy bodies again and again."""
+
+DELETION_WINDOW, DELETION_TRIGGER = 1024, 512
+"""A file of the due family with this many deletions in a row of that many entries is compacted: settled entries must
+not make a long-drained index slow to enter."""
+
+
+class Database:
+    """An open database. Not for use after `close`; every method raises StoreError when RocksDB refuses."""
+
+    def __init__(self, path: Path, families: Sequence[str], *, blobs: str, churning: Sequence[str]) -> None:
+        """Open `path`, making it and missing families. `blobs` is the family with large values, `churning` those
+        whose entries are deleted soon after they are written.
+
+        Raises StoreLockedError, StoreDamagedError or StoreError, each naming the directory and the way out.
+        """
+        self.path = path
+        cache = Cache(BLOCK_CACHE_BYTES)
+        options = {name: _family_options(cache, blobs=name == blobs, churning=name in churning) for name in families}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(path), options=_database_options(), column_families=options)
+        except Exception as error:
+            raise _open_error(path, error) from error
+        self._families = {name: self._db.get_column_family(name) for name in families}
+        self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in families}
+
+    def batch(self) -> Batch:
+        return WriteBatch(raw_mode=True)
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch whole. Visible at once, durable after the next `flush`."""
+        with _refusals(self.path):
+            self._db.write(batch)
+
+    def flush(self) -> None:
+        """Make everything written so far durable (fsync of the WAL)."""
+        with _refusals(self.path):
+            self._db.flush_wal(True)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        with _refusals(self.path):
+            value: bytes | None = self._families[family].get(key)
+            return value
+
+    def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        with _refusals(self.path):
+            values: Any = self._families[family].get(keys)  # type: ignore[arg-type]
+            return list(values)
+
+    def keys(self, family: str, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Keys in [start, end), in order. Close it or let it go before the database closes."""
+        with _refusals(self.path):
+            yield from self._families[family].keys(from_key=start, read_opt=_bounds(start, end))
+
+    def items(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """`(key, value)` in [start, end), in order."""
+        with _refusals(self.path):
+            yield from self._families[family].items(from_key=start, read_opt=_bounds(start, end))
+
+    def items_back(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """`(key, value)` in [start, end), greatest first."""
+        with _refusals(self.path):
+            yield from self._families[family].items(backwards=True, from_key=end, read_opt=_bounds(start, end))
+
+    def first_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        """The least key in [start, end)."""
+        iterator = self.keys(family, start, end)
+        key = next(iterator, None)
+        iterator.close()  # type: ignore[attr-defined]
+        return key
+
+    def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        """The greatest key in [start, end)."""
+        iterator = self.items_back(family, start, end)
+        item = next(iterator, None)
+        iterator.close()  # type: ignore[attr-defined]
+        return item[0] if item else None
+
+    def size_bytes(self) -> int:
+        """What the live table and blob files take on disk, an estimate that costs nothing."""
+        total = 0
+        for family in self._families.values():
+            for name in ("rocksdb.live-sst-files-size", "rocksdb.live-blob-file-size"):
+                total += family.property_int_value(name) or 0
+        return total
+
+    def close(self) -> None:
+        """Release every handle, then the lock (a handle that is still alive would keep it). Idempotent."""
+        self._families.clear()
+        self.handles.clear()
+        with contextlib.suppress(Exception):  # closing a store that already failed has nothing more to tell
+            self._db.close()
+
+
+def _database_options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # A torn last record (a crash in the middle of a write) is dropped; any other damage refuses to open.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_max_total_wal_size(WAL_BYTES)
+    options.set_db_write_buffer_size(MEMTABLES_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(4 << 20)
+    options.set_bytes_per_sync(1 << 20)
+    return options
+
+
+def _family_options(cache: Cache, *, blobs: bool, churning: bool) -> Options:
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(MEMTABLE_BYTES * (2 if blobs else 1))
+    options.set_compression_type(DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_bloom_filter(10, False)
+    table.set_format_version(5)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options.set_block_based_table_factory(table)
+    if blobs:
+        options.set_enable_blob_files(True)
+        options.set_min_blob_size(BLOB_BYTES)
+        options.set_blob_compression_type(DBCompressionType.lz4())
+        options.set_enable_blob_gc(True)
+    if churning:
+        options.add_compact_on_deletion_collector_factory(DELETION_WINDOW, DELETION_TRIGGER, 0.5)
+    return options
+
+
+def _bounds(start: bytes, end: bytes) -> ReadOptions:
+    bounds = ReadOptions()
+    bounds.set_iterate_lower_bound(start)
+    bounds.set_iterate_upper_bound(end)
+    return bounds
+
+
+@contextlib.contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """RocksDB's errors have no type of their own: everything it raises becomes a StoreError with its words."""
+    try:
+        yield
+    except (StoreError, GeneratorExit, AttributeError, KeyError, TypeError):
+        raise
+    except Exception as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+def _open_error(path: Path, error: Exception) -> StoreError:
+    text = str(error)
+    if "lock" in text.lower() and ("LOCK" in text or "No locks available" in text):
+        return StoreLockedError(
+            f"{path} is open in another process; stop that one, or give this node its own node.data_dir"
+        )
+    if "Corruption" in text or "corruption" in text:
+        return StoreDamagedError(
+            f"{path} is damaged and was not opened ({text}); restore it from a backup, or move it away to start empty"
+        )
+    return StoreError(f"{path} cannot be opened: {text}")

@@ -1,0 +1,348 @@
+"""The records of the log and the rows of its tables, with their bytes (spec 08).
+
+Owns shapes and codecs. A record says what happened; the fold (`ankusa/core/fold.py`) says what follows.
+Values are msgspec arrays: field order is the wire order, new fields go last with a default, and a
+field is never reused for another meaning. Hook bodies are framed as they came and never re-encoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+FORMAT_VERSION = 1
+"""Written into every store; a store of a newer format is refused, never guessed at."""
+
+INDEX_BITS = 12
+"""A seq is `offset << 12 | index`: 4,096 places in one record (a commit has 256, a page 2,000), and 2^51
+records before an unsigned 64-bit key would overflow: 7,000 years at 10,000 records a second."""
+
+
+class Topic(IntEnum):
+    """Topics of the log. The number is the first byte of a record's key in the embedded log."""
+
+    HOOKS = 1
+    OUTCOMES = 2
+    REPLAYS = 3
+    AUDIT = 4
+    QUARANTINE = 5
+    LIMITS = 6
+
+
+def seq_of(offset: int, index: int) -> int:
+    """The commit order of a hook: its record's offset and its place in the record."""
+    return offset << INDEX_BITS | index
+
+
+class Envelope(Struct, frozen=True, array_like=True, gc=False):
+    """Everything about a hook but its body. Times are unix ms; `sinks` are the sink types by index at commit.
+
+    `headers` are the forwarded request headers, lower-cased. `dedupe_ttl_ms` is 0 without a dedupe key.
+    `flagged` marks a hook that failed verification under policy `accept_flag`.
+    """
+
+    id: str
+    source_id: str
+    tenant_id: str
+    received_at: int
+    sinks: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...]
+    content_type: str | None
+    idempotency_key: str
+    dedupe_key: str | None = None
+    dedupe_ttl_ms: int = 0
+    flagged: bool = False
+
+
+class Held(Struct, frozen=True, array_like=True, gc=False):
+    """A hook that failed verification and is held. `headers` are all request headers, for a later re-verification."""
+
+    id: str
+    source_id: str
+    tenant_id: str
+    received_at: int
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    reason: str
+    size_bytes: int
+
+
+class ErrorClass(IntEnum):
+    """How an attempt failed, as stored and filtered on (spec 03)."""
+
+    PERMANENT = 1
+    RETRY_AFTER = 2
+    TRANSIENT = 3
+    TIMEOUT = 4
+
+
+class RowState(IntEnum):
+    """Where a stored row is. A claim is not stored: a restart makes every claimed row due again."""
+
+    PENDING = 1
+    DEAD = 2
+
+
+class Row(Struct, frozen=True, array_like=True, gc=False):
+    """One hook for one sink. `at` is the due time while pending and the death time when dead.
+
+    `generation` counts the outcomes folded into the row; an outcome that saw another one is stale.
+    `first_at` is when its first attempt started, 0 before; a revived row starts again at 0.
+    """
+
+    state: RowState
+    tenant_id: str
+    source_id: str
+    sink_type: str
+    at: int
+    size_bytes: int
+    attempts: int = 0
+    generation: int = 0
+    first_at: int = 0
+    error: str | None = None
+    error_class: ErrorClass | None = None
+    replay_id: str | None = None
+
+
+class OutcomeKind(IntEnum):
+    """What an attempt or a decision did to a row (spec 01)."""
+
+    DELIVERED = 1
+    RETRY = 2
+    PARKED = 3
+    DEAD = 4
+    REVIVED = 5
+
+
+class Outcome(Struct, frozen=True, array_like=True, gc=False):
+    """One move of one row. `attempt` is its number, 0 when none was made; `due_at` is set for RETRY and PARKED.
+
+    `generation` is the row's when it was claimed. `started_at` and `at` are unix ms around the attempt.
+    """
+
+    seq: int
+    sink: int
+    generation: int
+    kind: OutcomeKind
+    at: int
+    started_at: int = 0
+    attempt: int = 0
+    due_at: int = 0
+    error: str | None = None
+    error_class: ErrorClass | None = None
+    detail: str | None = None
+
+
+class JobState(IntEnum):
+    RUNNING = 1
+    PAUSED = 2
+    DONE = 3
+    CANCELLED = 4
+    FAILED = 5
+
+
+class SinkTally(Struct, frozen=True, array_like=True):
+    """What became of a job's rows at one sink key since the job last resumed: the auto-pause rule reads it."""
+
+    moved: int = 0
+    delivered: int = 0
+    failed: int = 0
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A replay's record. Encoded by name: it is rare, and long-lived across versions.
+
+    `filter` holds the validated filter, keys as the API spells them. `cursor` is the last index key
+    taken, None at the start. `tallies` is keyed by sink key text. `sequence` orders jobs made in one ms.
+    """
+
+    id: str
+    kind: str
+    state: JobState
+    filter: dict[str, Any]
+    rate: int
+    max_lag_ms: int
+    created_at: int
+    updated_at: int
+    sequence: int = 0
+    finished_at: int | None = None
+    cursor: bytes | None = None
+    scanned: int = 0
+    moved: int = 0
+    skipped: int = 0
+    delivered: int = 0
+    dead: int = 0
+    total: int | None = None
+    tallies: dict[str, SinkTally] = {}
+    held: tuple[str, ...] = ()
+    error: str | None = None
+    throttled: dict[str, int] = {}
+
+
+class JobStart(Struct, frozen=True, tag="start"):
+    """A new job, as validated. Folding it twice makes it once."""
+
+    job: Job
+
+
+class JobPatch(Struct, frozen=True, tag="patch"):
+    """An operator's or the replayer's change of a job's state, rate or lag. Absent means unchanged."""
+
+    id: str
+    at: int
+    state: JobState | None = None
+    rate: int | None = None
+    max_lag_ms: int | None = None
+    error: str | None = None
+    rewind: bool = False
+    held: tuple[str, ...] | None = None
+    throttled: dict[str, int] | None = None
+
+
+JobRecord = JobStart | JobPatch
+
+
+class Revival(Struct, frozen=True, array_like=True, gc=False):
+    """A dead row that a page puts back: its row id and the generation the page saw."""
+
+    seq: int
+    sink: int
+    generation: int
+
+
+class Page(Struct, frozen=True, array_like=True, tag="page"):
+    """What one replay page did: rows moved and the job's new cursor, one value, so they cannot come apart."""
+
+    job_id: str
+    at: int
+    cursor: bytes
+    scanned: int
+    skipped: int
+    revivals: tuple[Revival, ...]
+    finished: bool = False
+    throttled: dict[str, int] = {}
+
+
+class OutcomeBatch(Struct, frozen=True, array_like=True, tag="outcomes"):
+    items: tuple[Outcome, ...]
+
+
+OutcomeRecord = OutcomeBatch | Page
+
+
+class PenEntry(Struct, frozen=True, array_like=True, gc=False):
+    """Where a held hook is, and what it counts against the pen's cap."""
+
+    received_at: int
+    id: str
+    stored_bytes: int
+
+
+class Purge(Struct, frozen=True, array_like=True, tag="purge"):
+    """Pen entries an operator deleted."""
+
+    at: int
+    entries: tuple[PenEntry, ...]
+
+
+class LimitChange(Struct, frozen=True, array_like=True):
+    """A tenant's ingest limit set (`rate` per second, `burst`) or, with both None, taken back to the config's."""
+
+    tenant_id: str
+    at: int
+    rate: float | None
+    burst: int | None
+
+
+class Attempt(Struct, frozen=True, array_like=True, gc=False):
+    """One line of a row's history, kept past the row itself."""
+
+    kind: OutcomeKind
+    at: int
+    started_at: int
+    attempt: int
+    source_id: str
+    sink_type: str
+    error: str | None = None
+    error_class: ErrorClass | None = None
+    detail: str | None = None
+    replay_id: str | None = None
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+decode_held = msgspec.msgpack.Decoder(Held).decode
+decode_row = msgspec.msgpack.Decoder(Row).decode
+decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_job_record = msgspec.msgpack.Decoder(JobRecord).decode
+decode_outcome_record = msgspec.msgpack.Decoder(OutcomeRecord).decode
+decode_attempt = msgspec.msgpack.Decoder(Attempt).decode
+decode_purge = msgspec.msgpack.Decoder(Purge).decode
+decode_limit_change = msgspec.msgpack.Decoder(LimitChange).decode
+
+DecodeError = (msgspec.DecodeError, msgspec.ValidationError, struct.error, UnicodeDecodeError)
+"""What decoding bytes that are not ours may raise."""
+
+_HOOK = struct.Struct(">I")
+_COMMIT = struct.Struct(">BQH")
+_ITEM = struct.Struct(">II")
+
+
+def frame_hook(envelope: bytes, body: bytes) -> bytes:
+    """A stored hook: envelope length (4 bytes), envelope, body."""
+    return _HOOK.pack(len(envelope)) + envelope + body
+
+
+def unframe_hook(stored: bytes) -> tuple[bytes, bytes]:
+    """The envelope's and the body's bytes. Raises struct.error or ValueError on bytes that are not a hook."""
+    (length,) = _HOOK.unpack_from(stored)
+    end = _HOOK.size + length
+    if end > len(stored):
+        raise struct.error("a hook shorter than its envelope")
+    return stored[_HOOK.size : end], stored[end:]
+
+
+def encode_commit(at: int, hooks: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """A commit of 1 to 256 hooks as one record: version, `at` (unix ms), count, then each envelope and body framed."""
+    parts: list[bytes] = [_COMMIT.pack(FORMAT_VERSION, at, len(hooks))]
+    for envelope, body in hooks:
+        parts.append(_ITEM.pack(len(envelope), len(body)))
+        parts.append(envelope)
+        parts.append(body)
+    return b"".join(parts)
+
+
+def decode_commit(record: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """`(at, [(envelope bytes, body bytes)])`. Raises struct.error on a record that is cut or of another version."""
+    version, at, count = _COMMIT.unpack_from(record)
+    if version != FORMAT_VERSION:
+        raise struct.error(f"commit version {version}, this release reads {FORMAT_VERSION}")
+    place = _COMMIT.size
+    hooks: list[tuple[bytes, bytes]] = []
+    for _ in range(count):
+        envelope_length, body_length = _ITEM.unpack_from(record, place)
+        place += _ITEM.size
+        body_at = place + envelope_length
+        end = body_at + body_length
+        if end > len(record):
+            raise struct.error("a commit shorter than it says")
+        hooks.append((record[place:body_at], record[body_at:end]))
+        place = end
+    return at, hooks
+
+
+def sink_key(tenant_id: str, source_id: str, sink: int, sink_type: str) -> str:
+    """The text of a sink key, the unit of isolation: `tenant/source/index/type`. Names hold no slash."""
+    return f"{tenant_id}/{source_id}/{sink}/{sink_type}"
+
+
+def total_size(hooks: Iterable[tuple[bytes, bytes]]) -> int:
+    """Stored bytes of hooks: envelopes and bodies."""
+    return sum(len(envelope) + len(body) for envelope, body in hooks)

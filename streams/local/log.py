@@ -1,0 +1,227 @@
+"""The embedded log: an append and its fold are one RocksDB batch (spec 08).
+
+Owns offsets, log time and the order of writing: (1) fold the record against the tables, (2) put the record and the
+fold's operations into one batch, (3) write it, (4) for what must be durable wait for an fsync, (5) announce its rows.
+Until step 5 a commit's offset is in `undurable`, and no row of it may be claimed; if step 4 fails it is taken back
+before anything else is served, since its edge was told that nothing is stored. Log time never runs backwards,
+whatever the clock does. Never dispatches and never talks to a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ankusa.core import fold
+from ankusa.store import keys
+from ankusa.store.errors import StoreError
+from ankusa.store.tables import Applied, Tables
+from schemas import records
+from schemas.records import (
+    Envelope,
+    Held,
+    JobRecord,
+    LimitChange,
+    OutcomeRecord,
+    Purge,
+    Topic,
+)
+from streams.local.flusher import Flusher
+
+_NEXT = struct.Struct(">QQ")
+_COMMIT_HEAD = struct.Struct(">H")
+
+
+class LocalLog:
+    """One open log. `clock` gives unix ms. All methods run on the event loop's thread."""
+
+    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
+        self.path = path
+        self._clock = clock
+        self.tables = Tables(path)
+        self._read_next()
+        self._flusher = Flusher(lambda: self.tables.database.flush())
+        self.unavailable: str | None = None
+        self._undo: list[fold.Op] = []
+        self.undurable: set[int] = set()
+        self.on_rows: Callable[[], None] = lambda: None
+
+    def _read_next(self) -> None:
+        stored = self.tables.database.get("meta", b"next")
+        offset, at = _NEXT.unpack(stored) if stored else (1, 0)
+        self.next_offset, self._last_at = int(offset), int(at)
+
+    def now(self) -> int:
+        """Log time: the clock, but never before the last record."""
+        return max(self._clock(), self._last_at)
+
+    # -- appending ----------------------------------------------------------
+
+    async def commit(
+        self, hooks: Sequence[tuple[Envelope, bytes, bytes]], holds: Sequence[tuple[Held, bytes, bytes]]
+    ) -> list[fold.Accepted | fold.Duplicate]:
+        """Store hooks `(envelope, its bytes, body)` and held hooks as one durable batch; one answer per hook.
+
+        Raises StoreError when it could not be made durable: then nothing of it is stored, or will be after recovery.
+        """
+        at, offset = self.now(), self.next_offset
+        ops, answers = fold.fold_commit(offset, at, hooks, self.tables) if hooks else ([], [])
+        batch_records: list[tuple[Topic, bytes]] = []
+        if hooks:
+            batch_records.append((Topic.HOOKS, _COMMIT_HEAD.pack(len(hooks))))
+        if holds:
+            ops.extend(fold.fold_held(holds))
+            batch_records.extend((Topic.QUARANTINE, records.encode(held_bytes)) for _, held_bytes, _ in holds)
+        applied = self._write(batch_records, ops, at)
+        self._remember(hooks, answers, ops)
+        self.undurable.add(offset)
+        try:
+            await self._durable(ops)
+        finally:
+            self.undurable.discard(offset)
+        applied.announce()
+        self.on_rows()
+        return answers
+
+    def _remember(
+        self,
+        hooks: Sequence[tuple[Envelope, bytes, bytes]],
+        answers: Sequence[fold.Accepted | fold.Duplicate],
+        ops: Sequence[fold.Op],
+    ) -> None:
+        rows: dict[int, list[tuple[int, records.Row]]] = {}
+        for op in ops:
+            if type(op) is fold.PutRow and op.row is not None:
+                rows.setdefault(op.seq, []).append((op.sink, op.row))
+        for (envelope, _, body), answer in zip(hooks, answers, strict=True):
+            if type(answer) is fold.Accepted:
+                self.tables.remember(answer.seq, envelope, body, rows.get(answer.seq, []))
+
+    def publish(self, record: OutcomeRecord, row_of: fold.Tables | None = None) -> None:
+        """Append outcomes or a replay page. Not durable by itself: losing it means redelivery, never loss."""
+        at = self.now()
+        ops = fold.fold_outcomes(record, at, self.tables if row_of is None else row_of)
+        self._write([(Topic.OUTCOMES, records.encode(record))], ops, at).announce()
+        self.on_rows()
+
+    async def command(self, record: JobRecord) -> None:
+        """Append a replay command, durably."""
+        ops = fold.fold_job(record, self.tables)
+        applied = self._write([(Topic.REPLAYS, records.encode(record))], ops, self.now())
+        await self._durable(ops if isinstance(record, records.JobStart) else [])
+        applied.announce()
+
+    async def purge(self, record: Purge) -> None:
+        """Delete pen entries, durably."""
+        self._write([(Topic.QUARANTINE, records.encode(record))], fold.fold_purge(record), self.now())
+        await self._durable([])
+
+    async def limit(self, record: LimitChange) -> None:
+        """Set or take back a tenant's ingest limit, durably."""
+        self._write([(Topic.LIMITS, records.encode(record))], fold.fold_limit(record), self.now())
+        await self._durable([])
+
+    def _write(self, batch_records: Sequence[tuple[Topic, bytes]], ops: Sequence[fold.Op], at: int) -> Applied:
+        if self.unavailable is not None:
+            raise StoreError(self.unavailable)
+        database = self.tables.database
+        batch = database.batch()
+        stamp = keys.u64(at)
+        for topic, payload in batch_records:
+            batch.put(keys.log_key(topic, self.next_offset), stamp + payload, database.handles["log"])
+            self.next_offset += 1
+        batch.put(b"next", _NEXT.pack(self.next_offset, at), database.handles["meta"])
+        applied = self.tables.apply(batch, ops)
+        try:
+            database.write(batch)
+        except StoreError as error:
+            self.fail(str(error))
+            raise
+        self._last_at = at
+        applied.written()
+        return applied
+
+    async def _durable(self, ops: Sequence[fold.Op]) -> None:
+        """Wait until what was written is durable. `ops` are taken back at recovery when it cannot be."""
+        waiter = self._flusher.wait()
+        try:
+            await asyncio.shield(waiter)
+        except StoreError as error:
+            self._undo.extend(fold.undo(ops))
+            self.fail(str(error))
+            raise
+
+    # -- trouble --------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """Refuse every write from now on, for `reason`, until `recover`. The first reason stands."""
+        if self.unavailable is None:
+            self.unavailable = reason
+
+    def recover(self) -> None:
+        """Open the store again and take back what was refused. Raises StoreError while that cannot be done."""
+        self.tables.close()
+        self.tables = Tables(self.path)
+        self._read_next()
+        if self._undo:
+            at = self.now()
+            database = self.tables.database
+            batch = database.batch()
+            batch.put(b"next", _NEXT.pack(self.next_offset, at), database.handles["meta"])
+            applied = self.tables.apply(batch, self._stored(self._undo))
+            database.write(batch)
+            database.flush()
+            applied.written()
+            self._undo = []
+        self.unavailable = None
+        self.on_rows()
+
+    def _stored(self, ops: Sequence[fold.Op]) -> Iterator[fold.Op]:
+        """Of operations that take something back, those whose object did reach the store."""
+        for op in ops:
+            if isinstance(op, fold.PutRow) and self.tables.row(op.seq, op.sink) is None:
+                continue
+            if isinstance(op, fold.DropHeld):
+                key = keys.pen_key(op.received_at, op.hook_id)
+                if self.tables.database.get("pen", key) is None:
+                    continue
+            yield op
+
+    def close(self) -> None:
+        """Make everything durable that can be, and release the store."""
+        self._flusher.close()
+        try:
+            if self.unavailable is None:
+                self.tables.database.flush()
+        finally:
+            self.tables.close()
+
+    # -- reading --------------------------------------------------------------
+
+    def read(self, topic: Topic, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        """`(offset, log time, record)` from offset `start` on. A commit's record is put together from its hooks."""
+        database = self.tables.database
+        for key, value in database.items("log", keys.log_key(topic, start), keys.log_key(topic + 1, 0)):
+            offset = keys.log_offset(key)
+            at, payload = keys.read_u64(value), value[8:]
+            yield offset, at, self._commit(offset, at) if topic is Topic.HOOKS else payload
+
+    def _commit(self, offset: int, at: int) -> bytes:
+        start, end = keys.u64(records.seq_of(offset, 0)), keys.u64(records.seq_of(offset + 1, 0))
+        stored = self.tables.database.items("hooks", start, end)
+        return records.encode_commit(at, [records.unframe_hook(value) for _, value in stored])
+
+    def offset_at(self, topic: Topic, at: int) -> int:
+        """The offset of the first record of `topic` with log time at or after `at`, else `next_offset`."""
+        low, high = 0, self.next_offset
+        end = keys.log_key(topic + 1, 0)
+        while low < high:
+            middle = (low + high) // 2
+            item = next(self.tables.database.items("log", keys.log_key(topic, middle), end), None)
+            if item is None or keys.read_u64(item[1]) >= at:
+                high = middle
+            else:
+                low = keys.log_offset(item[0]) + 1
+        return low
