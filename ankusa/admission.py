@@ -18,7 +18,7 @@ IDLE_BUCKETS = 100_000
 
 
 class Admission:
-    """Decides whether a submission may be committed. Overrides beat the config's tenant limit, that beats the default."""
+    """Decides whether a submission may be committed. Override beats tenant, tenant beats default."""
 
     def __init__(self, limits: RateLimits, quarantine: Quarantine, overrides: Mapping[str, RateLimit]) -> None:
         self._limits = limits

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random  # noqa: TID251 - the one drawing place
 import time
-
+from collections.abc import Callable
 
 
 def now_ms() -> int:
@@ -25,6 +25,41 @@ def jitter() -> float:
 def uuid7(at_ms: int) -> str:
     """A UUIDv7 (RFC 9562 section 5.7) in its canonical form: 48 bits of `at_ms`, 74 random bits."""
     raw = int.from_bytes(os.urandom(10), "big")
-    value = (at_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (raw >> 68 & 0xFFF) << 64 | 0b10 << 62 | raw & 0x3FFF_FFFF_FFFF_FFFF
+    value = (
+        (at_ms & 0xFFFF_FFFF_FFFF) << 80
+        | 0x7 << 76
+        | (raw >> 68 & 0xFFF) << 64
+        | 0b10 << 62
+        | raw & 0x3FFF_FFFF_FFFF_FFFF
+    )
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class SteadyClock:
+    """Wall time that never runs backwards and never stands still: what the log and the dispatcher go by.
+
+    When the wall clock steps back, this one goes on from where it was at half speed until the wall has caught up, so
+    that due times stay comparable and rows keep coming due. A step forward is followed at once.
+    """
+
+    def __init__(
+        self, floor_ms: int, wall: Callable[[], int] = now_ms, monotonic: Callable[[], float] = time.monotonic
+    ):
+        """`floor_ms` is the last time that was handed out before a restart; `monotonic` is in seconds."""
+        self._wall = wall
+        self._monotonic = monotonic
+        self._last_ms = floor_ms
+        self._read_at = monotonic()
+
+    def __call__(self) -> int:
+        """Unix ms, never less than the last answer."""
+        wall, read_at = self._wall(), self._monotonic()
+        if wall >= self._last_ms:
+            self._last_ms, self._read_at = wall, read_at
+            return wall
+        gained_ms = int((read_at - self._read_at) * 500)
+        if gained_ms > 0:
+            self._last_ms += gained_ms
+            self._read_at = read_at
+        return self._last_ms

@@ -11,7 +11,7 @@ from schemas.config import Retry
 from schemas.records import ErrorClass, OutcomeKind, Row
 
 RETRY_AFTER_CAP_MS = 3_600_000
-"""The longest a destination's Retry-After is honoured: an hour. A larger one would let a sink park its rows for ever."""
+"""The longest a destination's Retry-After is honoured: an hour. A larger one would let a sink hold rows for ever."""
 
 ERROR_LIMIT = 500
 """Characters of an error kept with a row: enough to act on, bounded so that a hostile sink cannot grow the store."""
@@ -27,9 +27,9 @@ class Decision(Struct, frozen=True, gc=False):
 
 
 def backoff_ms(policy: Retry, attempt: int, draw: float) -> int:
-    """Delay after attempt number `attempt` (from 1): `base_ms` doubled each time to `max_ms`, times a factor in [0.5, 1.0].
+    """Delay after attempt number `attempt` (from 1): `base_ms` doubled each time to `max_ms`, times the jitter factor.
 
-    `draw` is uniform in [0, 1). At least 1 ms.
+    The factor is in [0.5, 1.0]. `draw` is uniform in [0, 1). At least 1 ms.
     """
     doublings = min(attempt - 1, 62)
     delay = min(policy.base_ms << doublings, policy.max_ms)

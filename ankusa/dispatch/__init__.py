@@ -1,0 +1,1 @@
+"""The dispatch pipeline: the runner around the core. Scan, claim, slots, attempts, outcomes."""

@@ -70,6 +70,10 @@ class DueIndex:
             if tenant_id not in self._turn:
                 heapq.heappush(self._waiting, (due_at, tenant_id))
 
+    def give_back(self, tenant_id: str, due_at: int, seq: int, sink: int) -> None:
+        """A row that a page handed out was not claimed, or is no longer."""
+        self.added(tenant_id, due_at, keys.due_key(self._class, tenant_id, due_at, seq, sink))
+
     def turn(self, at: int) -> OrderedDict[str, None]:
         """Tenants with a row due at `at`, in turn order. The caller moves those it serves to the end."""
         while self._waiting and self._waiting[0][0] <= at:

@@ -19,7 +19,10 @@ from ankusa.store.errors import StoreFormatError
 from schemas import records
 from schemas.records import FORMAT_VERSION, Attempt, Job, LimitChange, Row, RowState
 
-FAMILIES = tuple("log hooks ids rows due dead attempts dedupe expiry jobs pen limits counts meta".split())
+FAMILIES = (
+    *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
+    *("dedupe", "expiry", "jobs", "pen", "limits", "counts", "meta"),
+)
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "pen")
 
 RECENT_BYTES = 32 << 20

@@ -1,0 +1,116 @@
+"""Claims: rows taken for an attempt, and the scan that takes them (spec 03 "Windows, slots, fairness").
+
+A scan goes round the tenants with due work in equal shares, within the windows, live rows first; replayed rows only
+when no live row that could be claimed is left. Owns which rows are claimed; never runs an attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from ankusa.core.window import Limits, Window
+from ankusa.dispatch.ports import DispatchHost, Due, Place
+from schemas.config import Dispatch
+from schemas.records import Row
+
+QUANTUM = 8
+"""The least rows a tenant is asked for in its turn. A page costs a seek (some 20 us): fewer rows would not repay it."""
+
+REPLAY_WINDOW_SHARE = 4
+"""Replayed rows may hold a quarter of the window: enough to keep every slot busy, while the rest is free for live."""
+
+
+class Claim:
+    """One claimed row on its way: queued, then running, then settled."""
+
+    __slots__ = ("key", "replayed", "row", "seq", "settled", "sink", "started_at", "task", "timer")
+
+    def __init__(self, seq: int, sink: int, row: Row) -> None:
+        self.seq = seq
+        self.sink = sink
+        self.row = row
+        self.replayed = row.replay_id is not None
+        self.key = ""
+        self.started_at = 0
+        self.settled = False
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Claims:
+    """Every claimed, unfinished row of the node, by place."""
+
+    def __init__(self, host: DispatchHost, settings: Dispatch) -> None:
+        self._host = host
+        self.by_place: dict[Place, Claim] = {}
+        self.window = Window(*_limits(settings))
+        self.batch = settings.batch
+
+    def reconfigure(self, settings: Dispatch) -> None:
+        self.batch = settings.batch
+        self.window.reconfigure(*_limits(settings))
+
+    def scan(self, at: int) -> Iterator[Claim]:
+        """Claim up to `batch` rows due at `at`. Each is claimed when it is handed out."""
+        left = self.batch
+        for claim in self._scan(self._host.live, at, left, replayed=False):
+            left -= 1
+            yield claim
+        if left > 0 and not self._host.live.turn(at):
+            yield from self._scan(self._host.replayed, at, left, replayed=True)
+
+    def _scan(self, due: Due, at: int, budget: int, *, replayed: bool) -> Iterator[Claim]:
+        turn = due.turn(at)
+        quantum = max(QUANTUM, -(-budget // max(1, len(turn))))
+        while budget > 0 and turn and self.window.room(replayed=replayed):
+            tenant_id = next(iter(turn))
+            if not self.window.tenant_room(tenant_id):
+                due.set_aside(tenant_id)
+                continue
+            page = due.page(tenant_id, at, min(quantum, budget), self._wanted)
+            if tenant_id in turn:
+                turn.move_to_end(tenant_id)
+            budget -= len(page)
+            yield from self._claim(due, tenant_id, page, replayed=replayed)
+
+    def _wanted(self, seq: int, sink: int) -> bool:
+        return (seq, sink) not in self.by_place and self._host.claimable(seq)
+
+    def _claim(self, due: Due, tenant_id: str, page: list[tuple[int, int, int]], *, replayed: bool) -> Iterator[Claim]:
+        rows = self._host.rows([(seq, sink) for _, seq, sink in page])
+        for (due_at, seq, sink), row in zip(page, rows, strict=True):
+            if row is None:  # an index entry without a row: nothing to deliver
+                continue
+            if not self.window.room(replayed=replayed) or not self.window.tenant_room(tenant_id):
+                due.give_back(tenant_id, due_at, seq, sink)
+                continue
+            claim = Claim(seq, sink, row)
+            self.by_place[seq, sink] = claim
+            self.window.claim(tenant_id, row.size_bytes, replayed=replayed)
+            yield claim
+
+    def finish(self, claim: Claim) -> bool:
+        """The claim's outcome is written, or it is given up. True when its tenant had been set aside."""
+        del self.by_place[claim.seq, claim.sink]
+        tenant_id = claim.row.tenant_id
+        self.window.finish(tenant_id, claim.row.size_bytes, replayed=claim.replayed)
+        live, replayed = self._host.live.take_back(tenant_id), self._host.replayed.take_back(tenant_id)
+        return live or replayed
+
+    def give_back(self, claim: Claim) -> None:
+        """Unclaim: the row is due as before."""
+        self.finish(claim)
+        due = self._host.replayed if claim.replayed else self._host.live
+        due.give_back(claim.row.tenant_id, claim.row.at, claim.seq, claim.sink)
+
+
+def _limits(settings: Dispatch) -> tuple[Limits, Limits, dict[str, Limits], Limits]:
+    """Global, replayed, per tenant and default budgets."""
+    whole = Limits(settings.max_inflight, settings.max_inflight_bytes)
+    replayed = Limits(max(1, whole.rows // REPLAY_WINDOW_SHARE), max(1, whole.size_bytes // REPLAY_WINDOW_SHARE))
+    tenants = {
+        tenant_id: Limits(limit.max_inflight or whole.rows, limit.max_inflight_bytes or whole.size_bytes)
+        for tenant_id, limit in settings.tenants.items()
+    }
+    return whole, replayed, tenants, tenants.pop("default", whole)

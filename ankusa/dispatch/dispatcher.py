@@ -1,0 +1,328 @@
+"""The dispatcher: one per node, schedules the rows of the partitions it owns (spec 03).
+
+It never polls: a commit or an outcome wakes it, and otherwise it sleeps until the earliest due time. A turn is scan,
+claim, start; an attempt is a task with a deadline; what it leads to is decided by the core and buffered. Owns the
+running of attempts; never writes a table, never decides what an outcome does to a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ankusa.core import retry
+from ankusa.core.binding import bind
+from ankusa.core.pressure import Pressure
+from ankusa.core.slots import Caps, Slots
+from ankusa.dispatch.claims import Claim, Claims
+from ankusa.dispatch.outcomes import OutcomeBuffer
+from ankusa.dispatch.ports import DispatchHost, Sources, SourcesUnavailableError
+from ankusa.dispatch.sources import DispatchSource
+from ankusa.dispatch.stats import DispatchStats
+from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
+from ankusa.store.errors import StoreError
+from schemas.config import Dispatch
+from schemas.records import DecodeError, Envelope, ErrorClass, Outcome, OutcomeKind, Row, sink_key
+
+log = logging.getLogger("ankusa.dispatch")
+
+MAX_SLEEP_MS = 5000
+"""The longest sleep while a row waits: a wall clock that steps must not leave a due row asleep for longer."""
+
+FAULT_MS = 1000
+"""The pause after a turn that failed on the store, and of a row whose source store cannot answer."""
+
+ERROR_CLASSES = {
+    "permanent": ErrorClass.PERMANENT,
+    "retry_after": ErrorClass.RETRY_AFTER,
+    "transient": ErrorClass.TRANSIENT,
+    "timeout": ErrorClass.TIMEOUT,
+}
+
+
+class Dispatcher:
+    """Runs attempts for one host. `clock` gives log time in unix ms, `draw` is uniform in [0, 1)."""
+
+    def __init__(
+        self,
+        host: DispatchHost,
+        sources: Sources,
+        settings: Dispatch,
+        clock: Callable[[], int],
+        draw: Callable[[], float],
+    ) -> None:
+        self._host = host
+        self._sources = sources
+        self._settings = settings
+        self._clock = clock
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self.claims = Claims(host, settings)
+        self.slots: Slots[Claim] = Slots(_caps(settings))
+        self.stats = DispatchStats.empty()
+        self._buffer = OutcomeBuffer(host, self._written)
+        self._turn: asyncio.Handle | None = None
+        self._stopped = False
+        self._changed = asyncio.Event()
+        self.settled = 0
+
+    # -- waking ---------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may have come due: take a turn as soon as the loop gets to it."""
+        if self._stopped:
+            return
+        turn = self._turn
+        if isinstance(turn, asyncio.TimerHandle):
+            turn.cancel()
+        elif turn is not None:
+            return
+        self._turn = self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._turn = None
+        if self._stopped:
+            return
+        try:
+            more = self._scan()
+        except StoreError as error:
+            log.warning("event=scan_refused reason=%s", error)
+            self._sleep(FAULT_MS)
+            return
+        self._start()
+        if more:
+            self.wake()
+        else:
+            self._arm()
+
+    def _scan(self) -> bool:
+        """Claim one batch. True when the batch was full, so that there may be more."""
+        if self._host.unavailable is not None:
+            raise StoreError(self._host.unavailable)
+        at = self._clock()
+        taken = 0
+        for claim in self.claims.scan(at):
+            taken += 1
+            self._queue(claim, at)
+        return taken >= self.claims.batch
+
+    def _arm(self) -> None:
+        """Sleep until the earliest due time; without one, until woken."""
+        times = [due_at for due_at in (self._host.live.next_due_at(), self._host.replayed.next_due_at()) if due_at]
+        if times and self.claims.window.room(replayed=False) and self._turn is None:
+            self._sleep(min(MAX_SLEEP_MS, max(1, min(times) - self._clock())))
+
+    def _sleep(self, delay_ms: int) -> None:
+        if self._turn is None and not self._stopped:
+            self._turn = self._loop.call_later(delay_ms / 1000, self._run)
+
+    # -- a claim's way ----------------------------------------------------------
+
+    def _queue(self, claim: Claim, at: int) -> None:
+        row = claim.row
+        try:
+            source = self._sources.resolve(row.source_id)
+        except SourcesUnavailableError:
+            self._settle(claim, Outcome(*_head(claim), OutcomeKind.PARKED, at, due_at=at + FAULT_MS))
+            return
+        index = None if source is None else bind(claim.sink, row.sink_type, source.sink_types)
+        if index is None:
+            self._bury(claim, "source_gone" if source is None else "sink_gone", at)
+            return
+        claim.key = sink_key(row.tenant_id, row.source_id, index, row.sink_type)
+        self.slots.offer(row.tenant_id, claim.key, claim, replayed=claim.replayed)
+
+    def _start(self) -> None:
+        while not self._stopped and (claim := self.slots.next()) is not None:
+            try:
+                self._begin(claim)
+            except StoreError as error:
+                log.warning("event=hook_unreadable seq=%d reason=%s", claim.seq, error)
+                self.slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
+                self.claims.give_back(claim)
+                self._sleep(FAULT_MS)
+                return
+
+    def _begin(self, claim: Claim) -> None:
+        """Start the attempt of a claim that has a slot. Options are those of the source as it is now."""
+        at = claim.started_at = self._clock()
+        row = claim.row
+        try:
+            hook = self._host.hook(claim.seq)
+            source = self._sources.resolve(row.source_id)
+        except DecodeError as error:
+            self._release(claim)
+            log.warning("event=hook_undecodable seq=%d sink=%d reason=%s", claim.seq, claim.sink, error)
+            self._bury(claim, "undecodable", at)
+            return
+        except SourcesUnavailableError:
+            self._release(claim)
+            self._settle(claim, Outcome(*_head(claim), OutcomeKind.PARKED, at, due_at=at + FAULT_MS))
+            return
+        index = None if source is None else bind(claim.sink, row.sink_type, source.sink_types)
+        if hook is None or source is None or index is None:
+            self._release(claim)
+            self._bury(claim, "hook_missing" if hook is None else "source_gone" if source is None else "sink_gone", at)
+            return
+        delivery = _delivery(claim, row, *hook)
+        claim.task = self._loop.create_task(self._attempt(claim, source, index, delivery))
+        claim.timer = self._loop.call_later(
+            self._settings.attempt_timeout_ms / 1000, self._expire, claim, source, index
+        )
+
+    async def _attempt(self, claim: Claim, source: DispatchSource, index: int, delivery: Delivery) -> None:
+        """Nothing a sink does gets past here."""
+        try:
+            result: object = await source.sinks[index].deliver(delivery)
+        except asyncio.CancelledError:
+            if claim.settled or self._stopped:
+                raise
+            result = Failed("transient", "the sink cancelled its own attempt")
+        except Exception as error:
+            result = Failed("transient", f"the sink raised {type(error).__name__}: {error}")
+            log.warning("event=sink_raised key=%s error=%s", claim.key, type(error).__name__)
+        if not isinstance(result, Ok | Failed):
+            result = Failed("transient", f"the sink answered {type(result).__name__}, not a result")
+        self._finish(claim, source, index, result)
+
+    def _expire(self, claim: Claim, source: DispatchSource, index: int) -> None:
+        """The attempt's deadline: it counts as failed and its slot is free, whatever its task still does."""
+        if claim.settled:
+            return
+        timeout_ms = self._settings.attempt_timeout_ms
+        self._finish(claim, source, index, Failed("timeout", f"attempt_timeout: no result within {timeout_ms} ms"))
+        if claim.task is not None:
+            claim.task.cancel()
+
+    def _finish(self, claim: Claim, source: DispatchSource, index: int, result: SinkResult) -> None:
+        if claim.settled:
+            return
+        claim.settled = True
+        if claim.timer is not None:
+            claim.timer.cancel()
+        self._release(claim)
+        at = self._clock()
+        row = claim.row
+        if isinstance(result, Ok):
+            decision, detail = retry.delivered(), result.detail
+        else:
+            policy, error_class = source.policies[index], ERROR_CLASSES[result.error_class]
+            decision = retry.after_failure(
+                row, claim.started_at, at, result.reason, error_class, result.retry_after_ms, policy, self._draw()
+            )
+            detail = None
+        self.stats.attempted("ok" if isinstance(result, Ok) else result.error_class, at - claim.started_at)
+        outcome = Outcome(
+            *_head(claim),
+            decision.kind,
+            at,
+            claim.started_at,
+            row.attempts + 1,
+            decision.due_at,
+            decision.error,
+            decision.error_class,
+            detail,
+        )
+        self._settle(claim, outcome)
+        self._start()
+
+    def _release(self, claim: Claim) -> None:
+        self.slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
+
+    def _bury(self, claim: Claim, reason: str, at: int) -> None:
+        """Dead without an attempt: there is nothing, or nobody, to deliver."""
+        outcome = Outcome(*_head(claim), OutcomeKind.DEAD, at, error=reason, error_class=ErrorClass.PERMANENT)
+        self._settle(claim, outcome)
+
+    def _settle(self, claim: Claim, outcome: Outcome) -> None:
+        claim.settled = True
+        self.stats.outcomes[outcome.kind] += 1
+        self._buffer.add(outcome, claim)
+
+    def _written(self, claims: list[Claim]) -> None:
+        """Outcomes are in the store: their rows are free, and so is their room."""
+        for claim in claims:
+            self.claims.finish(claim)
+        self.settled += len(claims)
+        self._changed.set()
+        self.wake()
+
+    # -- asked of it by others ----------------------------------------------------
+
+    def pressure(self) -> Pressure | None:
+        """What a replay asks before a page; None while it cannot say."""
+        if self._stopped or self._host.unavailable is not None:
+            return None
+        at = self._clock()
+        oldest = self._host.live.oldest_due_at(at)
+        window_full = not self.claims.window.room(replayed=True)
+        return Pressure(0 if oldest is None else max(0, at - oldest), window_full)
+
+    def reconfigure(self, settings: Dispatch) -> None:
+        """Take `concurrency`, `sink_concurrency`, windows and `tenants` from the current config, without a restart."""
+        self._settings = settings
+        self.claims.reconfigure(settings)
+        self.slots.reconfigure(_caps(settings))
+        self.wake()
+
+    async def tick(self) -> int:
+        """Run until nothing is claimed, running or due; the count of rows settled meanwhile. A row in backoff is not
+        due. For tests and drains."""
+        before = self.settled
+        while True:
+            self._changed.clear()
+            self._buffer.flush()
+            at = self._clock()
+            due = self._host.live.turn(at) or self._host.replayed.turn(at)
+            if not due and not self.claims.by_place:
+                return self.settled - before
+            self.wake()
+            await self._changed.wait()
+
+    async def stop(self, grace_ms: int) -> None:
+        """Drain: no new claims, `grace_ms` for running attempts; the rest are due at the next start."""
+        self._stopped = True
+        if self._turn is not None:
+            self._turn.cancel()
+        for claim in self.slots.drain():
+            self.claims.give_back(claim)
+        running = {claim.task for claim in self.claims.by_place.values() if claim.task and not claim.task.done()}
+        if running:
+            _, late = await asyncio.wait(running, timeout=grace_ms / 1000)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            log.info("event=drained finished=%d given_back=%d", len(running) - len(late), len(late))
+        for claim in self.claims.by_place.values():
+            if claim.timer is not None:
+                claim.timer.cancel()
+        self._buffer.flush()
+        self._buffer.close()
+
+
+def _head(claim: Claim) -> tuple[int, int, int]:
+    return claim.seq, claim.sink, claim.row.generation
+
+
+def _delivery(claim: Claim, row: Row, envelope: Envelope, body: bytes) -> Delivery:
+    return Delivery(
+        envelope.id,
+        envelope.source_id,
+        envelope.tenant_id,
+        envelope.received_at,
+        envelope.headers,
+        envelope.content_type,
+        body,
+        envelope.idempotency_key,
+        envelope.dedupe_key,
+        row.replay_id,
+        row.attempts + 1,
+        claim.started_at,
+    )
+
+
+def _caps(settings: Dispatch) -> Caps:
+    tenants = {name: limit.concurrency or settings.concurrency for name, limit in settings.tenants.items()}
+    default = tenants.pop("default", settings.concurrency)
+    return Caps(settings.concurrency, settings.sink_concurrency, tenants, default)

@@ -1,0 +1,76 @@
+"""The outcome buffer: outcomes wait a few milliseconds and are written as one batch (spec 03 "Rows").
+
+Losing the buffer means redelivery, never loss. A store that refuses keeps it: the rows stay claimed, so the window
+bounds how much can wait, and the write is tried again every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ankusa.dispatch.claims import Claim
+from ankusa.dispatch.ports import DispatchHost
+from ankusa.store.errors import StoreError
+from schemas.records import Outcome, OutcomeBatch
+
+log = logging.getLogger("ankusa.dispatch")
+
+FLUSH_MS = 10
+FLUSH_OUTCOMES = 256
+"""A batch is written when it is this old or this large: small enough that a crash redelivers little."""
+
+REFUSED_MS = 1000
+
+
+class OutcomeBuffer:
+    """Outcomes on their way to the log, each with its claim. `written` hears of each batch that is in the store."""
+
+    def __init__(self, host: DispatchHost, written: Callable[[list[Claim]], None]) -> None:
+        self._host = host
+        self._written = written
+        self._items: list[tuple[Outcome, Claim]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, outcome: Outcome, claim: Claim) -> None:
+        self._items.append((outcome, claim))
+        if len(self._items) >= FLUSH_OUTCOMES and not self.refused:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_MS / 1000, self.flush)
+
+    def flush(self) -> bool:
+        """Write what waits. False when the store refuses: it is kept and tried again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        items, self._items = self._items, []
+        while items:
+            part, items = items[:FLUSH_OUTCOMES], items[FLUSH_OUTCOMES:]
+            claimed = {(claim.seq, claim.sink): claim.row for _, claim in part}
+            try:
+                self._host.publish(OutcomeBatch(tuple(outcome for outcome, _ in part)), claimed)
+            except StoreError as error:
+                self._keep(part + items, error)
+                return False
+            self.refused = 0
+            self._written([claim for _, claim in part])
+        return True
+
+    def close(self) -> None:
+        """Give up what could not be written: its rows are due again at the next start."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _keep(self, items: list[tuple[Outcome, Claim]], error: StoreError) -> None:
+        self._items = items + self._items
+        if not self.refused:
+            log.warning("event=outcomes_refused waiting=%d reason=%s", len(self._items), error)
+        self.refused += 1
+        self._timer = asyncio.get_running_loop().call_later(REFUSED_MS / 1000, self.flush)

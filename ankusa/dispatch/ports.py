@@ -1,0 +1,60 @@
+"""What the dispatcher asks of a host: its due rows, its hooks, and a log to publish outcomes to."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ankusa.dispatch.sources import DispatchSource
+from schemas.records import Envelope, OutcomeBatch, Row
+
+Place = tuple[int, int]
+"""A row's id: `(seq, sink)`."""
+
+
+class Due(Protocol):
+    """Due rows of one class, by tenant (`ankusa/store/due.py` is the RocksDB one)."""
+
+    def turn(self, at: int) -> OrderedDict[str, None]: ...
+    def page(
+        self, tenant_id: str, at: int, limit: int, wanted: Callable[[int, int], bool]
+    ) -> list[tuple[int, int, int]]: ...
+    def give_back(self, tenant_id: str, due_at: int, seq: int, sink: int) -> None: ...
+    def set_aside(self, tenant_id: str) -> None: ...
+    def take_back(self, tenant_id: str) -> bool: ...
+    def oldest_due_at(self, at: int) -> int | None: ...
+    def next_due_at(self) -> int | None: ...
+
+
+class DispatchHost(Protocol):
+    """One node's rows. `live` and `replayed` may be replaced when the host recovers: read them at each use."""
+
+    @property
+    def live(self) -> Due: ...
+    @property
+    def replayed(self) -> Due: ...
+    @property
+    def unavailable(self) -> str | None:
+        """Why nothing can be read or written now, None while all is well."""
+
+    def claimable(self, seq: int) -> bool:
+        """Whether the hook is durable: a row of one that is not must not be claimed."""
+
+    def rows(self, places: list[Place]) -> Sequence[Row | None]: ...
+    def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
+        """Raises one of `records.DecodeError`."""
+
+    def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
+        """Append and fold outcomes; `claimed` holds their rows as claimed. Raises StoreError."""
+
+
+class SourcesUnavailableError(Exception):
+    """The source store cannot answer: nobody knows whether the source exists."""
+
+
+class Sources(Protocol):
+    """Sources as they are now."""
+
+    def resolve(self, source_id: str) -> DispatchSource | None:
+        """None when the source is gone. Raises SourcesUnavailableError."""

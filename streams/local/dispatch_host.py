@@ -1,0 +1,62 @@
+"""The embedded host of the dispatcher: rows, hooks and outcomes of one local log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ankusa.dispatch.ports import Place
+from ankusa.store.due import DueIndex
+from schemas.records import INDEX_BITS, Envelope, Job, OutcomeBatch, Row
+from streams.local.log import LocalLog
+
+
+class _Claimed:
+    """What the fold of an outcome batch reads: rows as they were claimed, so that none is read a second time.
+
+    A claimed row cannot change under its claim: only outcomes move pending rows, and its outcome is this one.
+    """
+
+    def __init__(self, log: LocalLog, rows: Mapping[Place, Row]) -> None:
+        self._log = log
+        self._rows = rows
+
+    def row(self, seq: int, sink: int) -> Row | None:
+        found = self._rows.get((seq, sink))
+        return self._log.tables.row(seq, sink) if found is None else found
+
+    def job(self, job_id: str) -> Job | None:
+        return self._log.tables.job(job_id)
+
+    def dedupe(self, key: str) -> tuple[str, int] | None:
+        return self._log.tables.dedupe(key)
+
+
+class LocalDispatchHost:
+    """Implements `ankusa.dispatch.ports.DispatchHost`."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+
+    @property
+    def live(self) -> DueIndex:
+        return self._log.tables.live
+
+    @property
+    def replayed(self) -> DueIndex:
+        return self._log.tables.replayed
+
+    @property
+    def unavailable(self) -> str | None:
+        return self._log.unavailable
+
+    def claimable(self, seq: int) -> bool:
+        return seq >> INDEX_BITS not in self._log.undurable
+
+    def rows(self, places: list[Place]) -> list[Row | None]:
+        return self._log.tables.claim_rows(places)
+
+    def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
+        return self._log.tables.hook(seq)
+
+    def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
+        self._log.publish(batch, _Claimed(self._log, claimed))
