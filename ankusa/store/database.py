@@ -118,6 +118,17 @@ class Database:
         iterator.close()  # type: ignore[attr-defined]
         return item[0] if item else None
 
+    def present(self, family: str, prefixes: Sequence[bytes]) -> set[bytes]:
+        """Those of `prefixes` (ascending) that some key of the family begins with: one seek each, no walk."""
+        found: set[bytes] = set()
+        with _refusals(self.path):
+            iterator = self._families[family].iter()
+            for prefix in prefixes:
+                iterator.seek(prefix)
+                if iterator.valid() and bytes(iterator.key()).startswith(prefix):
+                    found.add(prefix)
+        return found
+
     def size_bytes(self) -> int:
         """What the live table and blob files take on disk, an estimate that costs nothing."""
         total = 0

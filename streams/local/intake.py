@@ -5,7 +5,7 @@ Owns the order of those steps; never touches a socket or a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ankusa.admission import Admission
 from ankusa.core.fold import Accepted, Duplicate
@@ -24,8 +24,10 @@ def unavailable(reason: str) -> Answer:
 class Intake:
     """Takes batches of submissions into the log."""
 
-    def __init__(self, log: LocalLog, admission: Admission) -> None:
+    def __init__(self, log: LocalLog, admission: Admission, wall: Callable[[], int]) -> None:
+        """`wall` is the clock that edges take their deadlines from, unix ms."""
         self._log = log
+        self._wall = wall
         self._admission = admission
         self.answered: dict[AnswerStatus, int] = dict.fromkeys(AnswerStatus, 0)
 
@@ -43,9 +45,9 @@ class Intake:
         self, batch: Sequence[tuple[Submission, bytes]], deadline_at: int, *, again: bool
     ) -> list[Answer]:
         at = self._log.now()
-        if self._log.unavailable is not None:
-            return [unavailable(self._log.unavailable)] * len(batch)
-        if at > deadline_at:
+        if self._log.refusing is not None:
+            return [unavailable(self._log.refusing)] * len(batch)
+        if self._wall() > deadline_at:
             return [unavailable("deadline passed before the commit")] * len(batch)
         answers: list[Answer | None] = [None] * len(batch)
         hooks: list[tuple[Envelope, bytes, bytes]] = []

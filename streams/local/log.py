@@ -14,8 +14,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ankusa.clock import SteadyClock
 from ankusa.core import fold
 from ankusa.store import keys
+from ankusa.store.database import Batch
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Applied, Tables
 from schemas import records
@@ -35,15 +37,16 @@ _COMMIT_HEAD = struct.Struct(">H")
 
 
 class LocalLog:
-    """One open log. `clock` gives unix ms. All methods run on the event loop's thread."""
+    """One open log. `wall` gives unix ms. All methods run on the event loop's thread."""
 
-    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
+    def __init__(self, path: Path, wall: Callable[[], int]) -> None:
         self.path = path
-        self._clock = clock
         self.tables = Tables(path)
         self._read_next()
+        self._clock = SteadyClock(self._last_at, wall)
         self._flusher = Flusher(lambda: self.tables.database.flush())
         self.unavailable: str | None = None
+        self.low_space: str | None = None
         self._undo: list[fold.Op] = []
         self.undurable: set[int] = set()
         self.on_rows: Callable[[], None] = lambda: None
@@ -54,8 +57,13 @@ class LocalLog:
         self.next_offset, self._last_at = int(offset), int(at)
 
     def now(self) -> int:
-        """Log time: the clock, but never before the last record."""
+        """Log time, unix ms: the wall clock's, but never before the last record."""
         return max(self._clock(), self._last_at)
+
+    @property
+    def refusing(self) -> str | None:
+        """Why nothing new is accepted, None while all is well. `low_space` alone still lets outcomes be written."""
+        return self.unavailable or self.low_space
 
     # -- appending ----------------------------------------------------------
 
@@ -103,7 +111,7 @@ class LocalLog:
         """Append outcomes or a replay page. Not durable by itself: losing it means redelivery, never loss."""
         at = self.now()
         ops = fold.fold_outcomes(record, at, self.tables if row_of is None else row_of)
-        self._write([(Topic.OUTCOMES, records.encode(record))], ops, at).announce()
+        self._write([(Topic.OUTCOMES, records.encode(record))], ops, at, new=False).announce()
         self.on_rows()
 
     async def command(self, record: JobRecord) -> None:
@@ -123,9 +131,13 @@ class LocalLog:
         self._write([(Topic.LIMITS, records.encode(record))], fold.fold_limit(record), self.now())
         await self._durable([])
 
-    def _write(self, batch_records: Sequence[tuple[Topic, bytes]], ops: Sequence[fold.Op], at: int) -> Applied:
-        if self.unavailable is not None:
-            raise StoreError(self.unavailable)
+    def _write(
+        self, batch_records: Sequence[tuple[Topic, bytes]], ops: Sequence[fold.Op], at: int, *, new: bool = True
+    ) -> Applied:
+        """Steps 2 and 3. `new` marks what is refused already while space is low."""
+        refusing = self.refusing if new else self.unavailable
+        if refusing is not None:
+            raise StoreError(refusing)
         database = self.tables.database
         batch = database.batch()
         stamp = keys.u64(at)
@@ -197,6 +209,30 @@ class LocalLog:
                 self.tables.database.flush()
         finally:
             self.tables.close()
+
+    # -- reclaiming -------------------------------------------------------------
+
+    def drop(self, gone: Sequence[tuple[str, bytes]]) -> None:
+        """Delete `(family, key)` entries that nothing needs any more."""
+        batch = self.tables.database.batch()
+        for family, key in gone:
+            batch.delete(key, self.tables.database.handles[family])
+        self._maintain(batch)
+
+    def drop_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Delete every key of `family` in [start, end)."""
+        batch = self.tables.database.batch()
+        batch.delete_range(start, end, self.tables.database.handles[family])
+        self._maintain(batch)
+
+    def _maintain(self, batch: Batch) -> None:
+        if self.unavailable is not None:
+            raise StoreError(self.unavailable)
+        try:
+            self.tables.database.write(batch)
+        except StoreError as error:
+            self.fail(str(error))
+            raise
 
     # -- reading --------------------------------------------------------------
 
