@@ -205,7 +205,14 @@ class JobPatch(Struct, frozen=True, tag="patch"):
     throttled: dict[str, int] | None = None
 
 
-JobRecord = JobStart | JobPatch
+class JobDrop(Struct, frozen=True, tag="drop"):
+    """A finished job that is kept no longer. Folding it on a job that is not finished does nothing."""
+
+    id: str
+    at: int
+
+
+JobRecord = JobStart | JobPatch | JobDrop
 
 
 class Revival(Struct, frozen=True, array_like=True, gc=False):

@@ -19,6 +19,7 @@ from schemas.records import (
     Envelope,
     Held,
     Job,
+    JobDrop,
     JobRecord,
     JobStart,
     LimitChange,
@@ -246,11 +247,15 @@ def _fold_page(page: Page, at: int, tables: Tables) -> list[Op]:
 
 
 def fold_job(record: JobRecord, tables: Tables) -> list[Op]:
-    """A replay command. A start of a known id, or a patch of an unknown one, does nothing."""
+    """A replay command. A start of a known id, a patch of an unknown or a drop of an unfinished one does nothing."""
     if isinstance(record, JobStart):
         return [] if tables.job(record.job.id) is not None else [PutJob(record.job)]
     job = tables.job(record.id)
-    return [] if job is None else [PutJob(jobs.patched(job, record))]
+    if job is None:
+        return []
+    if isinstance(record, JobDrop):
+        return [] if job.state in jobs.UNFINISHED else [DropJob(job.id)]
+    return [PutJob(jobs.patched(job, record))]
 
 
 def stored_bytes(op: PutHeld) -> int:
