@@ -58,6 +58,14 @@ class Window:
         used = self._tenants.get(tenant_id)
         return used is None or used.room(self.tenant_limits.get(tenant_id, self.default_limits))
 
+    def rows_left(self, tenant_id: str, *, replayed: bool) -> int:
+        """How many more rows of this tenant the counts allow, bytes aside: no page need be longer."""
+        left = self.limits.rows - self.used.rows
+        tenant = self._tenants.get(tenant_id)
+        limits = self.tenant_limits.get(tenant_id, self.default_limits)
+        left = min(left, limits.rows - (tenant.rows if tenant else 0))
+        return min(left, self.replay_limits.rows - self.replay_used.rows) if replayed else left
+
     def claim(self, tenant_id: str, size_bytes: int, *, replayed: bool) -> None:
         for used in self._parts(tenant_id, replayed):
             used.rows += 1

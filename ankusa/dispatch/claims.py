@@ -68,7 +68,8 @@ class Claims:
             if not self.window.tenant_room(tenant_id):
                 due.set_aside(tenant_id)
                 continue
-            page = due.page(tenant_id, at, min(quantum, budget), self._wanted)
+            limit = min(quantum, budget, self.window.rows_left(tenant_id, replayed=replayed))
+            page = due.page(tenant_id, at, limit, self._wanted)
             if tenant_id in turn:
                 turn.move_to_end(tenant_id)
             budget -= len(page)

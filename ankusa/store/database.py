@@ -79,30 +79,30 @@ class Database:
 
     def get(self, family: str, key: bytes) -> bytes | None:
         with _refusals(self.path):
-            value: bytes | None = self._families[family].get(key)
+            value: bytes | None = self._family(family).get(key)
             return value
 
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
         if not keys:
             return []
         with _refusals(self.path):
-            values: Any = self._families[family].get(keys)  # type: ignore[arg-type]
+            values: Any = self._family(family).get(keys)  # type: ignore[arg-type]
             return list(values)
 
     def keys(self, family: str, start: bytes, end: bytes) -> Iterator[bytes]:
         """Keys in [start, end), in order. Close it or let it go before the database closes."""
         with _refusals(self.path):
-            yield from self._families[family].keys(from_key=start, read_opt=_bounds(start, end))
+            yield from self._family(family).keys(from_key=start, read_opt=_bounds(start, end))
 
     def items(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """`(key, value)` in [start, end), in order."""
         with _refusals(self.path):
-            yield from self._families[family].items(from_key=start, read_opt=_bounds(start, end))
+            yield from self._family(family).items(from_key=start, read_opt=_bounds(start, end))
 
     def items_back(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """`(key, value)` in [start, end), greatest first."""
         with _refusals(self.path):
-            yield from self._families[family].items(backwards=True, from_key=end, read_opt=_bounds(start, end))
+            yield from self._family(family).items(backwards=True, from_key=end, read_opt=_bounds(start, end))
 
     def first_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         """The least key in [start, end)."""
@@ -122,12 +122,19 @@ class Database:
         """Those of `prefixes` (ascending) that some key of the family begins with: one seek each, no walk."""
         found: set[bytes] = set()
         with _refusals(self.path):
-            iterator = self._families[family].iter()
+            iterator = self._family(family).iter()
             for prefix in prefixes:
                 iterator.seek(prefix)
                 if iterator.valid() and bytes(iterator.key()).startswith(prefix):
                     found.add(prefix)
         return found
+
+    def _family(self, name: str) -> Rdict:
+        """The handle of a family. Raises StoreError on a closed database, as one that is being recovered is."""
+        family = self._families.get(name)
+        if family is None:
+            raise StoreError(f"{self.path} is closed")
+        return family
 
     def size_bytes(self) -> int:
         """What the live table and blob files take on disk, an estimate that costs nothing."""
@@ -195,7 +202,7 @@ def _refusals(path: Path) -> Iterator[None]:
     """RocksDB's errors have no type of their own: everything it raises becomes a StoreError with its words."""
     try:
         yield
-    except (StoreError, GeneratorExit, AttributeError, KeyError, TypeError):
+    except (StoreError, GeneratorExit, AttributeError, TypeError):
         raise
     except Exception as error:
         raise StoreError(f"{path}: {error}") from error
