@@ -1,0 +1,118 @@
+"""The engine: one embedded node without its HTTP edge. Builds the parts, starts them in order, drains them in order.
+
+Owns lifecycles; decides nothing about a hook. The parts are the log and its health, the intake that edges talk to, the
+dispatcher, the replayer, the sweeper and, through `Operations`, the admin API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+from ankusa.admission import Admission
+from ankusa.clock import jitter, now_ms
+from ankusa.config import reloadable_changes
+from ankusa.dispatch.dispatcher import Dispatcher
+from ankusa.dispatch.sources import StaticSources
+from ankusa.replay.operator import Operator
+from ankusa.replay.replayer import Replayer
+from ankusa.sinks.contract import SinkClient
+from ankusa.sinks.registry import SinkContext
+from schemas.config import Config, RateLimit
+
+from streams.local import server
+from streams.local.dispatch_host import LocalDispatchHost
+from streams.local.health import Health
+from streams.local.intake import Intake
+from streams.local.log import LocalLog
+from streams.local.replay_host import LocalReplayHost
+from streams.local.sweeper import Sweeper
+
+log = logging.getLogger("ankusa.engine")
+
+GRACE_MS = 10_000
+"""How long a stop waits for running attempts. A supervisor that kills after 30 s, the usual figure, lets it finish."""
+
+
+class Engine:
+    """One node's engine. `open` raises StoreError and its kinds; after `start` it runs until `stop`."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.log = LocalLog(Path(config.node.data_dir) / "store", now_ms)
+        overrides = {
+            tenant: RateLimit(rate=limit.rate, burst=limit.burst)
+            for tenant, limit in self.log.tables.limits().items()
+            if limit.rate is not None and limit.burst is not None
+        }
+        self.admission = Admission(config.rate_limits, config.quarantine, overrides)
+        self.intake = Intake(self.log, self.admission, now_ms)
+        self.health = Health(self.log)
+        self.sink_context = SinkContext.build(config.egress)
+        self.sources = StaticSources(config, self.sink_context)
+        self.dispatcher = Dispatcher(
+            LocalDispatchHost(self.log), self.sources, config.dispatch, self.log.now, jitter
+        )
+        self.log.on_rows = self.dispatcher.wake
+        self.replay_host = LocalReplayHost(self.log, self.dispatcher.pressure)
+        self.replays = Operator(self.replay_host, self.log.now)
+        self.replayer = Replayer(self.replay_host, self.log.now)
+        self.sweeper = Sweeper(self.log)
+        self._server: server.IntakeServer | None = None
+
+    async def start(self, socket: Path | None) -> None:
+        """Watch the store, deliver what is due, and listen for edges at `socket` (None: the edge is in this process)."""
+        await self.health.start()
+        self.dispatcher.wake()
+        self.replayer.start()
+        self.sweeper.start()
+        if socket is not None:
+            self._server = await server.serve(socket, self.intake, self.probe)
+        live, replayed, dead = self.log.tables.counts.total()
+        log.info("event=engine_started pending=%d replayed=%d dead=%d path=%s", live, replayed, dead, self.log.path)
+
+    async def probe(self) -> str | None:
+        """None while the log takes a durable write, else why not."""
+        return await self.health.check()
+
+    def reload(self, config: Config) -> list[str]:
+        """Take what may change while it runs; the answer names changed keys that need a restart and were not taken."""
+        changed, needs_restart = reloadable_changes(self.config, config)
+        unused = self.sources.reload(config)
+        self.admission.reconfigure(config.rate_limits)
+        self.dispatcher.reconfigure(config.dispatch)
+        self.config = config
+        if unused:
+            asyncio.get_running_loop().call_later(config.dispatch.attempt_timeout_ms / 1000, _close_soon, unused)
+        log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))
+        return needs_restart
+
+    async def stop(self) -> None:
+        """Refuse edges, stop moving rows, drain attempts, close the store. Nothing acknowledged is lost."""
+        if self._server is not None:
+            await self._server.close()
+        await self.replayer.stop()
+        await self.sweeper.stop()
+        await self.dispatcher.stop(GRACE_MS)
+        await self.health.stop()
+        for sink in self.sources.sinks():
+            with contextlib.suppress(Exception):  # a sink that cannot close must not keep the store open
+                await sink.close()
+        await self.sink_context.close()
+        self.log.close()
+        log.info("event=engine_stopped")
+
+
+def _close_soon(sinks: list[SinkClient]) -> None:
+    async def close() -> None:
+        for sink in sinks:
+            with contextlib.suppress(Exception):
+                await sink.close()
+
+    _closing.add(task := asyncio.get_running_loop().create_task(close()))
+    task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
