@@ -1,0 +1,186 @@
+"""Group commit: hooks that arrive together share one append to the log (spec 02).
+
+Owns the queue between the requests and the log, its bounds and its deadlines. One append is in flight at a time; the
+next takes everything that waits, so a slow log makes larger batches and never more of them. It makes no task per
+hook, and a request that goes away takes nothing back: its hook is stored with its batch or refused with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ankusa.edge.log import EdgeLog
+from schemas import config
+from schemas.append import Answer, AnswerStatus, Submission
+
+log = logging.getLogger("ankusa.edge")
+
+APPEND_DEADLINE_MS = 5000
+"""From a hook's receipt to the start of its commit. Providers give up after 5 to 30 s: a commit that starts later
+would be answered to nobody. At worst a provider waits this long for a 503."""
+
+BATCH_BYTES = 16 << 20
+"""Bodies and headers in one append. Two bodies of the largest default size; more would hold up the small ones behind
+them for longer than an fsync. A single larger hook goes alone."""
+
+RETRY_AFTER_MS = 1000
+
+_EXPIRED = Answer(AnswerStatus.STORE_UNAVAILABLE, retry_after_ms=RETRY_AFTER_MS, reason="no commit within the deadline")
+_BROKEN = Answer(AnswerStatus.STORE_UNAVAILABLE, retry_after_ms=RETRY_AFTER_MS, reason="internal error")
+
+
+class _Queued(NamedTuple):
+    submission: Submission
+    size_bytes: int
+    answered: asyncio.Future[Answer]
+
+    @property
+    def deadline_at(self) -> int:
+        return self.submission.entry.received_at + APPEND_DEADLINE_MS
+
+
+class Batcher:
+    """The queue of one edge process. `clock` gives unix ms. All methods run on one event loop."""
+
+    def __init__(self, edge_log: EdgeLog, settings: config.Batcher, clock: Callable[[], int]) -> None:
+        self._log = edge_log
+        self._settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Queued] = deque()
+        self._append: asyncio.Task[None] | None = None
+        self._start: asyncio.Handle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self.hooks = 0
+        self.queued_bytes = 0
+        self.reserved_bytes = 0
+
+    # -- bounds -------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether no hook, however small, would be taken."""
+        held = self.queued_bytes + self.reserved_bytes
+        return self.hooks >= self._settings.max_queue or held >= self._settings.max_queue_bytes
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Count bytes of a body that is being read; False, and nothing counted, when they do not fit."""
+        if self.queued_bytes + self.reserved_bytes + size_bytes > self._settings.max_queue_bytes:
+            return False
+        self.reserved_bytes += size_bytes
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        """Take back what was reserved: before the submission it was for, or when there will be none."""
+        self.reserved_bytes -= size_bytes
+
+    # -- queueing -----------------------------------------------------------
+
+    def submit(self, submission: Submission, size_bytes: int) -> asyncio.Future[Answer] | None:
+        """Queue a submission of `size_bytes` (body and headers). None when the queue is full: overload.
+
+        The future gives the log's answer. Cancelling it changes nothing but who hears of it.
+        """
+        settings = self._settings
+        if self.hooks >= settings.max_queue:
+            return None
+        if self.queued_bytes + self.reserved_bytes + size_bytes > settings.max_queue_bytes:
+            return None
+        answered: asyncio.Future[Answer] = self._loop.create_future()
+        self.hooks += 1
+        self.queued_bytes += size_bytes
+        self._waiting.append(_Queued(submission, size_bytes, answered))
+        if self._append is None:
+            self._schedule()
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(APPEND_DEADLINE_MS / 1000, self._expire)
+        return answered
+
+    def _schedule(self) -> None:
+        """Start the next append: after what is ready on the loop has submitted too, or after `max_delay_ms`."""
+        delay_ms = self._settings.max_delay_ms
+        if delay_ms == 0 or len(self._waiting) >= self._settings.max_batch:
+            if self._start is None or isinstance(self._start, asyncio.TimerHandle):
+                self._unschedule()
+                self._start = self._loop.call_soon(self._begin)
+        elif self._start is None:
+            self._start = self._loop.call_later(delay_ms / 1000, self._begin)
+
+    def _unschedule(self) -> None:
+        if self._start is not None:
+            self._start.cancel()
+            self._start = None
+
+    def _begin(self) -> None:
+        self._start = None
+        self._refuse_expired()
+        batch = self._take()
+        if batch:
+            self._append = self._loop.create_task(self._run(batch))
+
+    def _take(self) -> list[_Queued]:
+        waiting, batch, size_bytes = self._waiting, list[_Queued](), 0
+        while waiting and len(batch) < self._settings.max_batch:
+            size_bytes += waiting[0].size_bytes
+            if batch and size_bytes > BATCH_BYTES:
+                break
+            batch.append(waiting.popleft())
+        return batch
+
+    # -- answering ----------------------------------------------------------
+
+    async def _run(self, batch: list[_Queued]) -> None:
+        try:
+            answers = await self._log.append([queued.submission for queued in batch], batch[0].deadline_at)
+            paired = list(zip(batch, answers, strict=True))
+        except Exception:
+            # The port never raises; whoever broke that leaves the batch's fate unknown.
+            log.exception("event=append_raised hooks=%d", len(batch))
+            paired = [(queued, _BROKEN) for queued in batch]
+        for queued, answer in paired:
+            self._settle(queued, answer)
+        self._append = None
+        if self._waiting:
+            self._schedule()
+
+    def _settle(self, queued: _Queued, answer: Answer) -> None:
+        self.hooks -= 1
+        self.queued_bytes -= queued.size_bytes
+        if not queued.answered.done():
+            queued.answered.set_result(answer)
+
+    def _refuse_expired(self) -> int:
+        """Refuse what has waited past its deadline, before it makes the log refuse a batch. Returns the time."""
+        at = self._clock()
+        while self._waiting and self._waiting[0].deadline_at < at:
+            self._settle(self._waiting.popleft(), _EXPIRED)
+        return at
+
+    def _expire(self) -> None:
+        """The timer of hooks that wait behind an append that does not end."""
+        self._expiry = None
+        at = self._refuse_expired()
+        if self._waiting:
+            left_ms = self._waiting[0].deadline_at - at + 1
+            # A clock that steps back must not leave them waiting for the length of the step.
+            self._expiry = self._loop.call_later(min(left_ms, APPEND_DEADLINE_MS) / 1000, self._expire)
+
+    async def drain(self) -> None:
+        """Wait until nothing is queued or in flight, `max_delay_ms` cut short. Waits for new submissions too."""
+        while self._append is not None or self._waiting:
+            if self._append is None:
+                self._unschedule()
+                self._begin()
+            if self._append is not None:
+                await asyncio.wait([self._append])
+
+    def close(self) -> None:
+        """Stop the timers. For after `drain`, or when the process ends anyway."""
+        self._unschedule()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None

@@ -1,0 +1,203 @@
+"""Accepting a hook: an ASGI app for catch URLs, in front of the app for everything else (spec 02).
+
+Owns the order: find the source, method, headers, body, verification and policy, dedupe key, one submission, the
+answer. No 2xx leaves before the log has said that the hook is durable. It is the hot path, so it is an ASGI app of
+its own and no route of a framework; it never commits, and knows nothing of rows or sinks but their types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from ankusa.clock import uuid7
+from ankusa.edge import replies
+from ankusa.edge.batcher import Batcher
+from ankusa.edge.body import BODY_TIMEOUT_MS, Body, BodyWatch, Receive
+from ankusa.edge.forward import decode_headers, forwarded
+from ankusa.edge.replies import Message, Reply, reply_of
+from ankusa.edge.sources import EdgeSource, Sources
+from ankusa.edge.target import Target
+from ankusa.verify import Failure
+from schemas.append import Submission
+from schemas.records import Envelope, Held
+
+log = logging.getLogger("ankusa.edge")
+
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+MAX_HEADER_BYTES = 64 << 10
+"""Names and values of one request's headers. Providers send one or two kilobytes; a hook's headers are stored, held
+and shipped with it, so what a sender may put there needs a bound beside the one of the body."""
+
+OFFLOAD_BYTES = 512 << 10
+"""Bodies from this size are verified in a thread. Hashing this much takes a millisecond or two, which everyone else
+would wait for; a thread costs a twentieth of a millisecond and hashing releases the GIL."""
+
+LINGER_MS = 2000
+"""How long a refused body is still read and dropped after the answer. A connection closed with unread bytes is reset,
+and a reset takes the answer away from a sender that was still writing."""
+
+Headers = list[tuple[str, str]]
+Judged = tuple[Failure | None, str | None]
+
+
+def judge(source: EdgeSource, headers: Mapping[str, str], body: bytes, at: int) -> Judged:
+    """Whether the hook verifies at `at`, and the dedupe key of one that does. Safe in any thread.
+
+    One that does not has no dedupe key: anybody can send it, and with a key of his choice he could take the place,
+    here or at a sink that goes by the idempotency key, of the true hook that has it.
+    """
+    failure = source.verifier.verify(headers, body, at)
+    if failure is not None or source.dedupe is None:
+        return failure, None
+    return None, source.dedupe.extract(headers, body)
+
+
+class Ingest:
+    """The app. Paths under `prefix` are catch URLs; every other request, and every other scope, is `others`'s."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        max_body_bytes: int,
+        sources: Sources,
+        batcher: Batcher,
+        clock: Callable[[], int],
+        others: App,
+        body_timeout_ms: int = BODY_TIMEOUT_MS,
+    ) -> None:
+        """`clock` gives unix ms. Make it on the event loop that runs it."""
+        self._prefix = prefix.encode("ascii") + b"/"
+        self._sources = sources
+        self._batcher = batcher
+        self._clock = clock
+        self._others = others
+        self._bodies = BodyWatch(batcher, max_body_bytes, body_timeout_ms)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["raw_path"].startswith(self._prefix):
+            await self._others(scope, receive, send)
+            return
+        try:
+            reply = await self._take(scope, receive)
+        except Exception:
+            log.exception("event=ingest_failed")
+            reply = replies.INTERNAL_ERROR
+        await send(reply.start)
+        if reply.closes:
+            await _linger(reply, receive, send)
+        else:
+            await send(reply.body)
+
+    async def _take(self, scope: Message, receive: Receive) -> Reply:
+        source = self._sources.find(scope["raw_path"])
+        if source is None:
+            return replies.NOT_FOUND
+        if scope["method"] != "POST":
+            return replies.METHOD_NOT_ALLOWED
+        if type(source) is Target:
+            return replies.UNKNOWN_SOURCE
+        assert type(source) is EdgeSource
+        raw_headers = scope["headers"]
+        header_bytes = sum(len(name) + len(value) for name, value in raw_headers)
+        headers = decode_headers(raw_headers)
+        if headers is None or header_bytes > MAX_HEADER_BYTES:
+            return replies.INVALID_HEADERS
+        named = dict(reversed(headers))  # of a repeated header the first counts
+        if self._is_too_large(named.get("content-length")):
+            return self._bodies.too_large
+        if self._batcher.full:
+            return replies.OVERLOAD
+        reading = Body(self._bodies)
+        try:
+            body = await reading.read(receive)
+            if type(body) is not bytes:
+                assert type(body) is Reply
+                return body
+            at = self._clock()
+            if len(body) < OFFLOAD_BYTES:
+                failure, dedupe_key = judge(source, named, body, at)
+            else:
+                loop = asyncio.get_running_loop()
+                failure, dedupe_key = await loop.run_in_executor(None, judge, source, named, body, at)
+        finally:
+            reading.release()
+        if failure is None:
+            entry: Envelope | Held = envelope(source, headers, named, at, dedupe_key)
+        elif source.policy == "reject":
+            return replies.verification_failed(failure.reason)
+        elif source.policy == "accept_flag":
+            entry = envelope(source, headers, named, at, None, flagged=True)
+        else:
+            entry = held(source, scope, headers, at, failure, len(body))
+        answered = self._batcher.submit(Submission(entry, body), len(body) + header_bytes)
+        if answered is None:
+            return replies.OVERLOAD
+        return reply_of(await answered, "" if failure is None else failure.reason)
+
+    def _is_too_large(self, content_length: str | None) -> bool:
+        """Whether the sender announces too much: no byte of it needs to be read then."""
+        if content_length is None or not content_length.isdecimal():
+            return False
+        return len(content_length) > 18 or int(content_length) > self._bodies.limit_bytes
+
+    def close(self) -> None:
+        """Stop the timer of bodies: for after the last request."""
+        self._bodies.close()
+
+
+def envelope(
+    source: EdgeSource,
+    headers: Headers,
+    named: Mapping[str, str],
+    at: int,
+    dedupe_key: str | None,
+    *,
+    flagged: bool = False,
+) -> Envelope:
+    """The envelope of a hook received at `at`. `named` are `headers` by name."""
+    hook_id = uuid7(at)
+    return Envelope(
+        hook_id,
+        source.source_id,
+        source.tenant_id,
+        at,
+        source.sinks,
+        forwarded(headers, source.forward),
+        named.get("content-type"),
+        hook_id if dedupe_key is None else source.key_prefix + dedupe_key,
+        dedupe_key,
+        0 if dedupe_key is None else source.dedupe_ttl_ms,
+        flagged,
+    )
+
+
+def held(source: EdgeSource, scope: Message, headers: Headers, at: int, failure: Failure, size_bytes: int) -> Held:
+    """A hook for the pen, with all its headers: it may be verified again later."""
+    return Held(
+        uuid7(at),
+        source.source_id,
+        source.tenant_id,
+        at,
+        scope["method"],
+        scope["raw_path"].decode("ascii"),
+        tuple(headers),
+        failure.reason,
+        size_bytes,
+    )
+
+
+async def _linger(reply: Reply, receive: Receive, send: Send) -> None:
+    """Send a reply whose request is still coming in, and drop what comes until its end or `LINGER_MS`."""
+    await send({**reply.body, "more_body": True})
+    try:
+        async with asyncio.timeout(LINGER_MS / 1000):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                pass
+    except TimeoutError:
+        pass
+    await send({**reply.body, "body": b""})

@@ -1,0 +1,92 @@
+"""The sources an edge accepts for, compiled: what a catch URL leads to (spec 02).
+
+Owns the table from catch URL to source and its replacement at a reload. It judges no hook, and a request that has
+found its source keeps that one although a reload comes between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from ankusa.edge.dedupe_key import DedupeKey, build_dedupe
+from ankusa.edge.forward import forward_names
+from ankusa.edge.target import Routing, Target, parse_target
+from ankusa.verify import Verifier, build_verifier
+from schemas.config import Source
+
+Policy = Literal["reject", "quarantine", "accept_flag"]
+
+
+class EdgeSource(Struct, frozen=True, kw_only=True):
+    """One source ready for use. `forward` is None for the default set of headers; `sinks` are the types by index.
+
+    `key_prefix` goes before a dedupe key to make an idempotency key of it.
+    """
+
+    source_id: str
+    name: str
+    tenant_id: str
+    verifier: Verifier
+    policy: Policy
+    dedupe: DedupeKey | None
+    dedupe_ttl_ms: int
+    forward: frozenset[str] | None
+    sinks: tuple[str, ...]
+    key_prefix: str
+
+
+def compile_source(source: Source) -> EdgeSource:
+    """Raises VerifySpecError or DedupeSpecError on a section that the config's checks would have refused."""
+    return EdgeSource(
+        source_id=source.source_id,
+        name=source.name,
+        tenant_id=source.tenant,
+        verifier=build_verifier(source.verify),
+        policy=source.on_verify_failure,
+        dedupe=build_dedupe(source.dedupe) if source.dedupe else None,
+        dedupe_ttl_ms=source.dedupe.ttl_seconds * 1000 if source.dedupe else 0,
+        forward=forward_names(source.forward_headers),
+        sinks=tuple(sink.type for sink in source.sinks),
+        key_prefix=f"{source.tenant}:{source.source_id}:",
+    )
+
+
+class Sources:
+    """The table of one edge. `prefix` and `routing` are those of `http` and need a restart to change."""
+
+    def __init__(self, prefix: str, routing: Routing, sources: Iterable[Source]) -> None:
+        self._prefix = prefix
+        self._routing: Routing = routing
+        self.replace(sources)
+
+    def replace(self, sources: Iterable[Source]) -> None:
+        """Take up a new set of sources, all at once. Raises as `compile_source` does, and then keeps the old set."""
+        compiled = [compile_source(source) for source in sources]
+        self._by_id: Mapping[str, EdgeSource] = {source.source_id: source for source in compiled}
+        self._by_tenant = {(source.tenant_id, source.name): source for source in compiled}
+        # Found once, a source is found again by its path's bytes alone. Only what exists is kept, and a source has
+        # one spelling, so the cache is never larger than the table.
+        self._found: dict[bytes, EdgeSource] = {}
+
+    def resolve(self, target: Target) -> EdgeSource | None:
+        """The source that a catch URL names; None when there is none, or the URL's tenant does not own it."""
+        if target.tenant is not None:
+            return self._by_tenant.get((target.tenant, target.name))
+        return self._by_id.get(target.name)
+
+    def find(self, raw_path: bytes) -> EdgeSource | Target | None:
+        """The source at a request path; its target when no such source exists; None when it is no catch URL."""
+        known = self._found.get(raw_path)
+        if known is not None:
+            return known
+        target = parse_target(raw_path, self._prefix, self._routing)
+        if target is None:
+            return None
+        source = self.resolve(target)
+        if source is None:
+            return target
+        self._found[raw_path] = source
+        return source

@@ -1,0 +1,132 @@
+"""HTTP/1.1 on the ingest listener: uvicorn's httptools protocol with what a public port needs beside it.
+
+Owns four things uvicorn leaves out: a bound on the size and time of a request's head, JSON for what cannot be parsed,
+an answer to a client that has closed its sending side, and the body of a request that offers an upgrade. The last one
+matters: the parser treats everything behind an upgradable head as another protocol, so a client that offers `h2c`
+with each request, as Java's does by default, would have its hooks taken with an empty body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+MAX_HEAD_BYTES = 96 << 10
+"""Request line and headers. Above the 64 KiB that ingest takes, so that this refuses only what goes on and on."""
+
+HEAD_TIMEOUT_S = 30.0
+"""From the first byte of a head, or from the connection, to the head's end: what a body may stall for."""
+
+_UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings", b"connection"})
+
+
+class EdgeProtocol(HttpToolsProtocol):
+    """One connection of the ingest listener."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_since: float | None = None
+        self._head_bytes = 0
+        self._upgrading = False
+        self.url = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._head_since = self.loop.time()
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse()
+            return
+        if self._head_since is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse()
+
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._plain_head() + data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+
+    def _plain_head(self) -> bytes:
+        """The head that was just parsed, without its offer to upgrade. Raises HttpParserError for a CONNECT."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("this is no proxy")
+        kept = [(name, value) for name, value in self.headers if name not in _UPGRADE_HEADERS]
+        if not self.parser.should_keep_alive():
+            kept.append((b"connection", b"close"))
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version), *(b"%s: %s" % header for header in kept)]
+        return b"\r\n".join((*lines, b"", b""))
+
+    def on_message_begin(self) -> None:
+        self._head_since = self.loop.time()
+        self._head_bytes = 0
+        self._upgrading = False
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._upgrading = True  # the parser stops behind this head; `_feed` goes on with a plain one
+            return
+        self._head_since = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._upgrading:
+            super().on_message_complete()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client sends no more. One that has sent a whole request still waits for the answer, and gets it."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.disconnected:
+            return None
+        if cycle.more_body:
+            self._refuse()
+            return None
+        cycle.keep_alive = False
+        return True
+
+    def _refuse(self) -> None:
+        """End a connection whose bytes are no HTTP, or stopped in the middle of it."""
+        cycle = self.cycle
+        if self.transport.is_closing():
+            return
+        if cycle is None or cycle.response_complete:
+            in_headers = self._head_since is not None and self.url != b""
+            self.send_400_response("invalid_headers" if in_headers else "invalid_request")
+        elif not cycle.more_body:
+            cycle.keep_alive = False  # behind a whole request: that one is answered, then it ends
+        elif cycle.response_started or self.pipeline:
+            self.transport.close()
+        else:
+            self.send_400_response("body_read_failed")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer 400 with `msg` as the error code and close; the request that this is an answer to has none yet."""
+        content = b'{"error":"%s"}' % msg.encode("ascii")
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(content)),
+            (b"connection", b"close"),
+        ]
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        self.transport.write(STATUS_LINE[400] + lines + b"\r\n" + content)
+        self.transport.close()
+
+    def close_if_stalled(self, at_s: float) -> None:
+        """Close a connection whose head takes too long. `at_s` is the loop's time."""
+        if self._head_since is not None and at_s - self._head_since > HEAD_TIMEOUT_S:
+            self.transport.close()
