@@ -26,11 +26,16 @@ class StaticSources:
         self._sources: dict[str, DispatchSource] = {}
         self.reload(config)
 
-    def reload(self, config: Config) -> list[SinkClient]:
-        """Take a new config's sources. Answers the clients no longer in use, for the caller to close."""
+    def reload(self, config: Config, context: SinkContext | None = None) -> list[SinkClient]:
+        """Take a new config's sources; with a new `context`, build every sink anew.
+
+        Answers the clients no longer in use, for the caller to close once their attempts are over.
+        """
         before = self._sources
+        old = before if context is None else {}
+        self._context = context or self._context
         self._sources = {
-            source.source_id: self._build(source, config.dispatch.retry, before.get(source.source_id))
+            source.source_id: self._build(source, config.dispatch.retry, old.get(source.source_id))
             for source in config.sources.values()
         }
         kept = {id(sink) for source in self._sources.values() for sink in source.sinks}

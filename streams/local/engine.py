@@ -18,10 +18,11 @@ from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import StaticSources
 from ankusa.replay.operator import Operator
 from ankusa.replay.replayer import Replayer
+from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.contract import SinkClient
+from ankusa.sinks.egress import Egress
 from ankusa.sinks.registry import SinkContext
 from schemas.config import Config, RateLimit
-
 from streams.local import server
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.health import Health
@@ -50,23 +51,22 @@ class Engine:
         self.admission = Admission(config.rate_limits, config.quarantine, overrides)
         self.intake = Intake(self.log, self.admission, now_ms)
         self.health = Health(self.log)
-        self.sink_context = SinkContext.build(config.egress)
+        self.sink_context = _context(config)
         self.sources = StaticSources(config, self.sink_context)
-        self.dispatcher = Dispatcher(
-            LocalDispatchHost(self.log), self.sources, config.dispatch, self.log.now, jitter
-        )
+        self.dispatcher = Dispatcher(LocalDispatchHost(self.log), self.sources, config.dispatch, self.log.now, jitter)
         self.log.on_rows = self.dispatcher.wake
-        self.replay_host = LocalReplayHost(self.log, self.dispatcher.pressure)
-        self.replays = Operator(self.replay_host, self.log.now)
-        self.replayer = Replayer(self.replay_host, self.log.now)
+        replay_host = LocalReplayHost(self.log, self.dispatcher.pressure, config.node.roles)
+        self.replayer = Replayer(replay_host)
+        self.replays = Operator(replay_host, self.replayer.wake)
         self.sweeper = Sweeper(self.log)
         self._server: server.IntakeServer | None = None
+        self._replaying: asyncio.Task[None] | None = None
 
     async def start(self, socket: Path | None) -> None:
-        """Watch the store, deliver what is due, and listen for edges at `socket` (None: the edge is in this process)."""
+        """Watch the store, deliver what is due, listen for edges at `socket` (None: the edge is in this process)."""
         await self.health.start()
         self.dispatcher.wake()
-        self.replayer.start()
+        self._replaying = asyncio.create_task(self.replayer.run())
         self.sweeper.start()
         if socket is not None:
             self._server = await server.serve(socket, self.intake, self.probe)
@@ -80,12 +80,17 @@ class Engine:
     def reload(self, config: Config) -> list[str]:
         """Take what may change while it runs; the answer names changed keys that need a restart and were not taken."""
         changed, needs_restart = reloadable_changes(self.config, config)
-        unused = self.sources.reload(config)
+        old = self.sink_context
+        if config.egress != self.config.egress:
+            self.sink_context = _context(config)
+        unused = self.sources.reload(config, None if self.sink_context is old else self.sink_context)
         self.admission.reconfigure(config.rate_limits)
         self.dispatcher.reconfigure(config.dispatch)
         self.config = config
-        if unused:
-            asyncio.get_running_loop().call_later(config.dispatch.attempt_timeout_ms / 1000, _close_soon, unused)
+        if unused or self.sink_context is not old:
+            clients = None if self.sink_context is old else old.clients
+            after_s = config.dispatch.attempt_timeout_ms / 1000
+            asyncio.get_running_loop().call_later(after_s, _close_soon, unused, clients)
         log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))
         return needs_restart
 
@@ -93,23 +98,34 @@ class Engine:
         """Refuse edges, stop moving rows, drain attempts, close the store. Nothing acknowledged is lost."""
         if self._server is not None:
             await self._server.close()
-        await self.replayer.stop()
+        if self._replaying is not None:
+            self._replaying.cancel()
+            await asyncio.gather(self._replaying, return_exceptions=True)
         await self.sweeper.stop()
         await self.dispatcher.stop(GRACE_MS)
         await self.health.stop()
         for sink in self.sources.sinks():
             with contextlib.suppress(Exception):  # a sink that cannot close must not keep the store open
                 await sink.close()
-        await self.sink_context.close()
+        self.sink_context.clients.close()
         self.log.close()
         log.info("event=engine_stopped")
 
 
-def _close_soon(sinks: list[SinkClient]) -> None:
+def _context(config: Config) -> SinkContext:
+    egress = Egress(config.egress.allow)
+    return SinkContext(egress, HttpClients(egress))
+
+
+def _close_soon(sinks: list[SinkClient], clients: HttpClients | None) -> None:
+    """Close what a reload left without a user: its last attempts are over by now."""
+
     async def close() -> None:
         for sink in sinks:
             with contextlib.suppress(Exception):
                 await sink.close()
+        if clients is not None:
+            clients.close()
 
     _closing.add(task := asyncio.get_running_loop().create_task(close()))
     task.add_done_callback(_closing.discard)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvloop
+
 from ankusa import logs
 from ankusa.config import ConfigError, load
 from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError, StoreLockedError
@@ -22,7 +23,8 @@ from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
 from api.serving import Listener, bind, serve
 from schemas.config import Config
-
+from streams.local.direct import DirectLog
+from streams.local.edge_process import Edge, run_edge
 from streams.local.engine import Engine
 from streams.local.operations import LocalOperations
 from streams.local.server import socket_path
@@ -47,45 +49,56 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, reload, engine, config_path, env)
-    listeners: list[Listener] = []
+    admin: Listener | None = None
+    edge: Edge | None = None
     status = 0
     try:
         await engine.start(socket_path(config.node.data_dir) if config.node.edges else None)
-        listeners = await listen(engine, config)
+        admin = await _admin(engine, config)
+        if not config.node.edges:
+            edge = await run_edge(config, DirectLog(engine.intake, engine.probe))
+        loop.add_signal_handler(signal.SIGHUP, _reload, engine, edge, config_path, env)
         await stopping.wait()
     except OSError as error:
         log.critical("event=listen_failed reason=%s", error)
         status = 1
-    for listener in listeners:
-        await listener.close()
+    if edge is not None:
+        await edge.close()
+    if admin is not None:
+        await admin.close()
     await engine.stop()
     return status
 
 
-async def listen(engine: Engine, config: Config) -> list[Listener]:
-    """The admin listener and, with `node.edges: 0`, the edge inside this process. Raises OSError naming the address."""
-    listeners: list[Listener] = []
-    if config.admin.enabled:
-        app = build_admin_app(LocalOperations(engine), config.admin.tokens)
-        listeners.append(await serve(app, _bind("admin", config.admin.ip, config.admin.port)))
-        log.info("event=listening listener=admin address=%s:%d", config.admin.ip, listeners[-1].port)
-    return listeners
-
-
-def _bind(name: str, ip: str, port: int):  # type: ignore[no-untyped-def]
+async def _admin(engine: Engine, config: Config) -> Listener | None:
+    """The admin listener. Raises OSError naming the address."""
+    if not config.admin.enabled:
+        return None
+    ip, port = config.admin.ip, config.admin.port
+    if not config.admin.tokens:
+        log.warning(
+            "event=admin_open address=%s:%d reason=no admin.tokens: whoever reaches it may do anything", ip, port
+        )
     try:
-        return bind(ip, port)
+        bound = bind(ip, port)
     except OSError as error:
-        raise OSError(f"{name}.port: cannot listen on {ip}:{port}: {error.strerror}") from error
+        raise OSError(error.errno, f"admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
+    listener = await serve(build_admin_app(LocalOperations(engine), config.admin.tokens), bound)
+    log.info("event=listening listener=admin address=%s:%d", ip, listener.port)
+    return listener
 
 
-def reload(engine: Engine, config_path: str | None, env: Mapping[str, str]) -> None:
+def _reload(engine: Engine, edge: Edge | None, config_path: str | None, env: Mapping[str, str]) -> None:
     """SIGHUP: take the file again. A broken one changes nothing and says why."""
     try:
-        engine.reload(load(config_path, env))
+        config = load(config_path, env)
+        engine.reload(config)
+        if edge is not None:
+            edge.reload(config)
     except ConfigError as error:
         log.error("event=reload_refused reason=%s", error)
+    except Exception:
+        log.exception("event=reload_failed")
 
 
 def main() -> int:

@@ -26,8 +26,8 @@ class Link(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        # No isinstance: uvloop's transports are not asyncio's.
         self._transport = transport
         transport.write(hello())
 

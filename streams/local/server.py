@@ -127,8 +127,8 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        # No isinstance: uvloop's transports are not asyncio's.
         self._transport = transport
         self._server.connections.add(self)
         transport.write(hello())

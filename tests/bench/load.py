@@ -40,8 +40,7 @@ class Connection(asyncio.Protocol):
         self.sent: deque[float] = deque()
         self.transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
 
     def send(self, intended: float) -> None:
