@@ -62,7 +62,9 @@ class Dispatcher:
         self.slots: Slots[Claim] = Slots(_caps(settings))
         self.stats = DispatchStats.empty()
         self._buffer = OutcomeBuffer(host, self._written)
+        # The next turn: ready to run, or asleep. Two names, since no class tells a timer in every event loop.
         self._turn: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._changed = asyncio.Event()
         self.settled = 0
@@ -71,17 +73,15 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Something may have come due: take a turn as soon as the loop gets to it."""
-        if self._stopped:
+        if self._stopped or self._turn is not None:
             return
-        turn = self._turn
-        if isinstance(turn, asyncio.TimerHandle):
-            turn.cancel()
-        elif turn is not None:
-            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._turn = self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        self._turn = None
+        self._turn = self._timer = None
         if self._stopped:
             return
         try:
@@ -110,12 +110,12 @@ class Dispatcher:
     def _arm(self) -> None:
         """Sleep until the earliest due time; without one, until woken."""
         times = [due_at for due_at in (self._host.live.next_due_at(), self._host.replayed.next_due_at()) if due_at]
-        if times and self.claims.window.room(replayed=False) and self._turn is None:
+        if times and self.claims.window.room(replayed=False):
             self._sleep(min(MAX_SLEEP_MS, max(1, min(times) - self._clock())))
 
     def _sleep(self, delay_ms: int) -> None:
-        if self._turn is None and not self._stopped:
-            self._turn = self._loop.call_later(delay_ms / 1000, self._run)
+        if self._turn is None and self._timer is None and not self._stopped:
+            self._timer = self._loop.call_later(delay_ms / 1000, self._run)
 
     # -- a claim's way ----------------------------------------------------------
 
@@ -283,8 +283,9 @@ class Dispatcher:
     async def stop(self, grace_ms: int) -> None:
         """Drain: no new claims, `grace_ms` for running attempts; the rest are due at the next start."""
         self._stopped = True
-        if self._turn is not None:
-            self._turn.cancel()
+        for handle in (self._turn, self._timer):
+            if handle is not None:
+                handle.cancel()
         for claim in self.slots.drain():
             self.claims.give_back(claim)
         running = {claim.task for claim in self.claims.by_place.values() if claim.task and not claim.task.done()}
