@@ -1,16 +1,20 @@
 """The supervisor: one engine process and its edge processes, started, watched and stopped together.
 
 Each is a failure domain: an engine that dies is started again while edges answer 503, an edge that dies loses nothing
-acknowledged. Owns processes and signals; it reads no hook, and imports nothing heavy, so that it cannot be what fails.
+acknowledged. A changed configuration file, or SIGHUP, is passed on to all as SIGHUP. Owns processes and signals; it
+reads no hook and no configuration, and imports nothing heavy, so that it cannot be what fails.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 log = logging.getLogger("ankusa.supervisor")
@@ -24,8 +28,45 @@ HEALTHY_S = 30.0
 """A process that ran this long starts its next backoff from the beginning."""
 
 POLL_S = 0.1
+WATCH_S = 1.0
+"""How often a configuration file is looked at: a reload that takes a second longer is none the worse."""
+
 STOP_S = 25.0
 """How long a stopping process may take before it is killed: the engine's grace for attempts, and its closing."""
+
+
+class FileWatch:
+    """Tells when a file was replaced or written to. One that is gone for now is no change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen = self._look()
+
+    def changed(self) -> bool:
+        """Whether it changed since the last call."""
+        found = self._look()
+        if found is None or found == self._seen:
+            return False
+        self._seen = found
+        return True
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()  # of what a link points to: mounted files are swapped that way
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """For a child to run before its program: be asked to stop when the supervisor dies without having stopped it.
+
+    Else an engine left over by `kill -9` would keep the store locked. Linux only; elsewhere the engine stays.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+    return lambda: prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
 
 
 class Child:
@@ -44,7 +85,8 @@ class Child:
         if self.process is None:
             if now >= self._start_at:
                 self._started_at = now
-                self.process = subprocess.Popen(self.command)
+                # A group of its own: Ctrl-C reaches the supervisor alone, which stops edges before the engine.
+                self.process = subprocess.Popen(self.command, process_group=0, preexec_fn=_die_with_parent())
                 log.info("event=started name=%s pid=%d", self.name, self.process.pid)
             return None
         status = self.process.poll()
@@ -76,11 +118,16 @@ class Child:
 
 
 class Supervisor:
-    """Runs an engine and edges until a signal, or until the engine says that it can never start."""
+    """Runs an engine and edges until a signal, or until the engine says that it can never start.
 
-    def __init__(self, engine: Sequence[str], edges: Sequence[Sequence[str]]) -> None:
+    `config` is the file they were configured from, None when there is none to watch.
+    """
+
+    def __init__(self, engine: Sequence[str], edges: Sequence[Sequence[str]], config: FileWatch | None = None) -> None:
         self._engine = Child("engine", engine)
         self._edges = [Child(f"edge-{number}", command) for number, command in enumerate(edges)]
+        self._config = config
+        self._look_at = time.monotonic() + WATCH_S
         self._stopping = False
 
     def run(self) -> int:
@@ -96,6 +143,7 @@ class Supervisor:
                 if child is self._engine and ended == FATAL_EXIT:
                     status, self._stopping = FATAL_EXIT, True
                     break
+            self._watch(now)
             time.sleep(POLL_S)
         for edge in self._edges:  # all asked first, so that they drain side by side
             edge.signal(signal.SIGTERM)
@@ -106,6 +154,17 @@ class Supervisor:
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
 
+    def _watch(self, now: float) -> None:
+        if self._config is None or now < self._look_at:
+            return
+        self._look_at = now + WATCH_S
+        if self._config.changed():
+            log.info("event=config_changed path=%s", self._config.path)
+            self._reload()
+
     def _on_reload(self, number: int, frame: FrameType | None) -> None:
+        self._reload()
+
+    def _reload(self) -> None:
         for child in (self._engine, *self._edges):
             child.signal(signal.SIGHUP)
