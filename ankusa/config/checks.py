@@ -1,0 +1,198 @@
+"""The rules that span several keys, checked where every single key of the part is sound.
+
+Owns what one node may be told to be as a whole: its listeners, its tokens, its retry policies. The rules of a
+verifier, a dedupe, a sink and an egress entry are their own modules'; they are asked here and their faults get
+the path they stand at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ankusa.config.build import Part, build
+from ankusa.config.problems import Problems, at_index, join
+from ankusa.edge.dedupe_key import DedupeSpecError, build_dedupe
+from ankusa.sinks.contract import OptionError
+from ankusa.sinks.egress import Egress as Guard
+from ankusa.sinks.egress import EgressSpecError
+from ankusa.sinks.registry import check_sink
+from ankusa.verify import VerifySpecError, build_verifier
+from ankusa.verify.contract import is_header_name
+from schemas.config import (
+    Admin,
+    AdminToken,
+    Dedupe,
+    Dispatch,
+    Egress,
+    Http,
+    Node,
+    Retry,
+    Sink,
+    Source,
+    Verify,
+    retry_policy,
+)
+
+_TENANT_SCOPE = re.compile(r"tenant:[A-Za-z0-9_-]{1,64}")
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+# One source is one ingest path; this is the name under which the node itself publishes.
+_RESERVED = "ankusa:lifecycle"
+
+
+def check_sources_given(document: dict[str, Any], problems: Problems) -> None:
+    """A file has to say what is received: a node without a source answers 404 to everything."""
+    sources = document.get("sources")
+    if sources is None or sources == {}:
+        problems.add("sources", "is empty: give at least one source")
+    if isinstance(sources, dict) and _RESERVED in sources:
+        problems.add(join("sources", _RESERVED), "is a name the node keeps for itself")
+
+
+def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) -> None:
+    """Each sound part by its own rules; sinks against `egress`, which is None when it is itself at fault."""
+    guard = _guard(egress, problems)
+    for path, part in parts:
+        match part:
+            case Node():
+                _check_node(part, problems)
+            case Http():
+                _check_ip(part.ip, join(path, "ip"), problems)
+            case Admin():
+                _check_admin(part, path, problems)
+            case AdminToken():
+                _check_token(part, path, problems)
+            case Retry():
+                _check_retry(part, path, problems)
+            case Verify():
+                _ask(path, problems, build_verifier, part)
+            case Dedupe():
+                _ask(path, problems, build_dedupe, part)
+            case Sink():
+                _ask(path, problems, check_sink, part, guard)
+            case Source():
+                _check_source(part, path, problems)
+            case _:
+                pass  # its keys' own ranges are all there is
+
+
+def check_listeners(node: Node, http: Http, admin: Admin, problems: Problems) -> None:
+    """Two listeners on one port would leave the second without it, after the first has begun to accept."""
+    if "edge" in node.roles and admin.enabled and http.port == admin.port != 0 and _overlap(http.ip, admin.ip):
+        problems.add("admin.port", f"{admin.port} is the port of http too")
+
+
+def check_retries(base: Retry, source: Source, path: str, problems: Problems) -> None:
+    """The policies that come out of the node's, a source's and its sinks' keys together."""
+    if _check_retry(retry_policy(base, source.retry), join(path, "retry"), problems):
+        for index, sink in enumerate(source.sinks):
+            where = join(at_index(join(path, "sinks"), index), "retry")
+            _check_retry(retry_policy(base, source.retry, sink.retry), where, problems)
+
+
+def validate_dispatch(dispatch: Dispatch) -> None:
+    """Check every key of a `dispatch` made by hand or by a reload. Raises `ConfigError` naming each bad one."""
+    problems = Problems()
+    parts: list[Part] = []
+    build(Dispatch, msgspec.to_builtins(dispatch), "dispatch", problems, parts)
+    check_parts(parts, None, problems)
+    problems.raise_if_any()
+
+
+def _ask(path: str, problems: Problems, judge: Callable[..., object], *parts: Any) -> None:
+    """Let the module that owns a part judge it, and put its answer at the part's path."""
+    try:
+        judge(*parts)
+    except (VerifySpecError, DedupeSpecError, OptionError) as error:
+        problems.add(join(path, error.field), error.message)
+
+
+def _check_retry(retry: Retry, path: str, problems: Problems) -> bool:
+    if retry.base_ms > retry.max_ms:
+        problems.add(join(path, "base_ms"), f"{retry.base_ms} is more than max_ms, {retry.max_ms}")
+        return False
+    return True
+
+
+def _check_node(node: Node, problems: Problems) -> None:
+    for index, role in enumerate(node.roles):
+        if role in node.roles[:index]:
+            problems.add(at_index("node.roles", index), f"`{role}` is given twice")
+    if "\0" in node.data_dir:
+        problems.add("node.data_dir", "is not the name of a directory")
+
+
+def _check_admin(admin: Admin, path: str, problems: Problems) -> None:
+    _check_ip(admin.ip, join(path, "ip"), problems)
+    if admin.enabled and not admin.tokens and not admin.insecure and not _is_loopback(admin.ip):
+        message = f"are required to listen on {admin.ip}, which others reach; or set admin.insecure: true"
+        problems.add(join(path, "tokens"), message)
+    seen: set[str] = set()
+    for index, token in enumerate(admin.tokens):
+        digest = token.sha256 or hashlib.sha256((token.token or "").encode()).hexdigest()
+        if digest in seen:
+            problems.add(
+                at_index(join(path, "tokens"), index), "is an earlier token again; give one entry all its scopes"
+            )
+        seen.add(digest)
+
+
+def _check_token(token: AdminToken, path: str, problems: Problems) -> None:
+    if (token.token is None) == (token.sha256 is None):
+        problems.add(join(path, "token"), "give exactly one of token and sha256")
+    elif token.token is not None and not token.token.strip():
+        problems.add(join(path, "token"), "is empty")
+    elif token.token is not None and not _VISIBLE.fullmatch(token.token):
+        problems.add(join(path, "token"), "must be of visible ASCII characters, or no client can send it")
+    for index, scope in enumerate(token.scopes):
+        if scope not in ("admin", "read") and not _TENANT_SCOPE.fullmatch(scope):
+            problems.add(at_index(join(path, "scopes"), index), "must be admin, read or tenant:<id>")
+
+
+def _guard(egress: Egress | None, problems: Problems) -> Guard:
+    """The guard of the node; one that lets all through when it has a fault, which is then the one to mend first."""
+    sound = egress is not None
+    for index, entry in enumerate(egress.allow if egress else ()):
+        try:
+            Guard((entry,))
+        except EgressSpecError as error:
+            problems.add(at_index("egress.allow", index), str(error))
+            sound = False
+    return Guard(egress.allow if egress and sound else ("0.0.0.0/0", "::/0"))
+
+
+def _check_source(source: Source, path: str, problems: Problems) -> None:
+    for index, name in enumerate(source.forward_headers or ()):
+        if not is_header_name(name):
+            problems.add(at_index(join(path, "forward_headers"), index), "is not a header name")
+    if not source.sinks:
+        problems.add(join(path, "sinks"), "is empty: give at least one sink")
+
+
+def _check_ip(ip: str, path: str, problems: Problems) -> None:
+    if _address(ip) is None:
+        problems.add(path, "is not an IP address to listen on, such as 127.0.0.1")
+
+
+def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address("127.0.0.1" if ip == "localhost" else ip)
+    except ValueError:
+        return None
+
+
+def _is_loopback(ip: str) -> bool:
+    address = _address(ip)
+    return address is None or address.is_loopback  # what is no address is noted where it stands
+
+
+def _overlap(one: str, other: str) -> bool:
+    first, second = _address(one), _address(other)
+    if first is None or second is None:
+        return False
+    return first == second or first.is_unspecified or second.is_unspecified

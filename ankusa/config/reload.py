@@ -1,0 +1,50 @@
+"""What a new configuration may change in a running node, and what only a restart can.
+
+Owns that division. It compares; it applies nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ankusa.config.problems import join
+from schemas.config import Config
+from schemas.config_document import effective
+
+# Paths whose change takes effect by a reload; a change anywhere else waits for a restart.
+RELOADABLE = (
+    "sources",
+    "dispatch.concurrency",
+    "dispatch.sink_concurrency",
+    "dispatch.tenants",
+    "rate_limits",
+    "egress",
+    "admin.tokens",
+)
+
+
+def reloadable_changes(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """The paths that differ, sorted: first those a reload takes up, then those that need a restart.
+
+    A source is named whole (`sources.stripe`), anything else by the key that differs.
+    """
+    changed = sorted(_differences(effective(old), effective(new), ""))
+    now = [path for path in changed if _is_reloadable(path)]
+    return now, [path for path in changed if not _is_reloadable(path)]
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], path: str) -> list[str]:
+    found: list[str] = []
+    for key in old.keys() | new.keys():
+        before, after, where = old.get(key), new.get(key), join(path, key)
+        if before == after and (key in old) == (key in new):
+            continue
+        if path != "sources" and isinstance(before, dict) and isinstance(after, dict):
+            found += _differences(before, after, where)
+        else:
+            found.append(where)
+    return found
+
+
+def _is_reloadable(path: str) -> bool:
+    return any(path == known or path.startswith(f"{known}.") for known in RELOADABLE)
