@@ -23,6 +23,7 @@ from rocksdict import (
 )
 
 from ankusa.store.errors import StoreDamagedError, StoreError, StoreLockedError
+from ankusa.store.keys import prefix_end
 
 Batch = WriteBatch
 
@@ -89,20 +90,41 @@ class Database:
             values: Any = self._family(family).get(keys)  # type: ignore[arg-type]
             return list(values)
 
+    # Scans go by RdictIter: rocksdict's own `keys` and `items` end at a block that cannot be read as they do at the end
+    # of the range, and what lies behind it would be taken for gone. `status` tells the two apart.
+
     def keys(self, family: str, start: bytes, end: bytes) -> Iterator[bytes]:
         """Keys in [start, end), in order. Close it or let it go before the database closes."""
         with _refusals(self.path):
-            yield from self._family(family).keys(from_key=start, read_opt=_bounds(start, end))
+            bounds = _below(end)
+            place = self._family(family).iter(bounds)
+            place.seek(start)
+            while place.valid():
+                yield place.key()
+                place.next()
+            place.status()
 
     def items(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """`(key, value)` in [start, end), in order."""
         with _refusals(self.path):
-            yield from self._family(family).items(from_key=start, read_opt=_bounds(start, end))
+            bounds = _below(end)
+            place = self._family(family).iter(bounds)
+            place.seek(start)
+            while place.valid():
+                yield place.key(), place.value()
+                place.next()
+            place.status()
 
     def items_back(self, family: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """`(key, value)` in [start, end), greatest first."""
         with _refusals(self.path):
-            yield from self._family(family).items(backwards=True, from_key=end, read_opt=_bounds(start, end))
+            bounds = _below(end)
+            place = self._family(family).iter(bounds)
+            place.seek_to_last()
+            while place.valid() and (key := place.key()) >= start:
+                yield key, place.value()
+                place.prev()
+            place.status()
 
     def first_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         """The least key in [start, end)."""
@@ -119,14 +141,24 @@ class Database:
         return item[0] if item else None
 
     def present(self, family: str, prefixes: Sequence[bytes]) -> set[bytes]:
-        """Those of `prefixes` (ascending) that some key of the family begins with: one seek each, no walk."""
+        """Those of `prefixes` (ascending) that some key of the family begins with: one seek for each that is there, and
+        one for each gap, so that settled entries between them are walked once and not once a prefix."""
         found: set[bytes] = set()
+        if not prefixes:
+            return found
         with _refusals(self.path):
-            iterator = self._family(family).iter()
+            bounds = _below(prefix_end(prefixes[-1]))
+            place = self._family(family).iter(bounds)
+            key = b""
             for prefix in prefixes:
-                iterator.seek(prefix)
-                if iterator.valid() and bytes(iterator.key()).startswith(prefix):
+                if key < prefix:
+                    place.seek(prefix)
+                    if not place.valid():
+                        break
+                    key = place.key()
+                if key.startswith(prefix):
                     found.add(prefix)
+            place.status()
         return found
 
     def _family(self, name: str) -> Rdict:
@@ -190,9 +222,10 @@ def _family_options(cache: Cache, *, blobs: bool, churning: bool) -> Options:
     return options
 
 
-def _bounds(start: bytes, end: bytes) -> ReadOptions:
+def _below(end: bytes) -> ReadOptions:
+    """An iterator's upper bound; the caller keeps it as long as the iterator, which reads its bytes in place. There is
+    no lower bound: rocksdict 0.3.29 sets the upper one in its stead."""
     bounds = ReadOptions()
-    bounds.set_iterate_lower_bound(start)
     bounds.set_iterate_upper_bound(end)
     return bounds
 
