@@ -236,8 +236,36 @@ class Page(Struct, frozen=True, array_like=True, tag="page"):
     throttled: dict[str, int] = {}
 
 
+class BreakerState(IntEnum):
+    CLOSED = 1
+    OPEN = 2
+
+
+class Breaker(Struct, frozen=True, array_like=True, gc=False):
+    """A stored breaker of one sink key. `failures` in a row while closed; `openings` in a row; open until `until`.
+
+    Times are unix ms; `at` is when it last changed, and an older one never replaces a newer.
+    """
+
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0
+    openings: int = 0
+    until: int = 0
+    at: int = 0
+
+
+class BreakerMove(Struct, frozen=True, array_like=True, gc=False):
+    """What became of the breaker of one sink key (its text)."""
+
+    key: str
+    breaker: Breaker
+
+
 class OutcomeBatch(Struct, frozen=True, array_like=True, tag="outcomes"):
+    """Outcomes and the breaker moves they led to."""
+
     items: tuple[Outcome, ...]
+    breakers: tuple[BreakerMove, ...] = ()
 
 
 OutcomeRecord = OutcomeBatch | Page
@@ -290,6 +318,7 @@ decode_row = msgspec.msgpack.Decoder(Row).decode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_job_record = msgspec.msgpack.Decoder(JobRecord).decode
 decode_outcome_record = msgspec.msgpack.Decoder(OutcomeRecord).decode
+decode_breaker = msgspec.msgpack.Decoder(Breaker).decode
 decode_attempt = msgspec.msgpack.Decoder(Attempt).decode
 decode_purge = msgspec.msgpack.Decoder(Purge).decode
 decode_limit_change = msgspec.msgpack.Decoder(LimitChange).decode

@@ -7,14 +7,11 @@ lives in memory, so a probe whose process died holds nothing.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 
 from msgspec import Struct
 
-
-class BreakerState(IntEnum):
-    CLOSED = 1
-    OPEN = 2
+from schemas.records import Breaker, BreakerState
 
 
 class Phase(Enum):
@@ -75,19 +72,6 @@ class BreakerSettings(Struct, frozen=True):
     failures: int
     open_ms: int
     max_open_ms: int
-
-
-class Breaker(Struct, frozen=True, array_like=True, gc=False):
-    """A stored breaker. `failures` in a row while closed; `openings` in a row; open until `until` (unix ms).
-
-    `at` is when it last changed, for the order of what is folded.
-    """
-
-    state: BreakerState = BreakerState.CLOSED
-    failures: int = 0
-    openings: int = 0
-    until: int = 0
-    at: int = 0
 
 
 NEW = Breaker()

@@ -16,6 +16,8 @@ from ankusa.core import job as jobs
 from ankusa.core import row as rows
 from schemas.records import (
     Attempt,
+    Breaker,
+    BreakerMove,
     Envelope,
     Held,
     Job,
@@ -41,6 +43,7 @@ class Tables(Protocol):
 
     def row(self, seq: int, sink: int) -> Row | None: ...
     def job(self, job_id: str) -> Job | None: ...
+    def breaker(self, key: str) -> Breaker | None: ...
     def dedupe(self, key: str) -> tuple[str, int] | None:
         """`(hook id, expires_at)` of a dedupe key, expired ones included."""
 
@@ -93,6 +96,13 @@ class DropJob(Struct, frozen=True, gc=False):
     job_id: str
 
 
+class PutBreaker(Struct, frozen=True, gc=False):
+    """Store a sink key's breaker; a closed one without failures needs no entry."""
+
+    key: str
+    breaker: Breaker
+
+
 class PutHeld(Struct, frozen=True, gc=False):
     held: Held
     envelope: bytes
@@ -110,7 +120,18 @@ class PutLimit(Struct, frozen=True, gc=False):
 
 
 Op = (
-    PutHook | DropHook | PutRow | PutAttempt | PutDedupe | DropDedupe | PutJob | DropJob | PutHeld | DropHeld | PutLimit
+    PutBreaker
+    | PutHook
+    | DropHook
+    | PutRow
+    | PutAttempt
+    | PutDedupe
+    | DropDedupe
+    | PutJob
+    | DropJob
+    | PutHeld
+    | DropHeld
+    | PutLimit
 )
 
 
@@ -188,11 +209,19 @@ def _fold_batch(record: OutcomeBatch, at: int, tables: Tables) -> list[Op]:
         ops.append(PutAttempt(outcome.seq, outcome.sink, outcome.generation, _attempt(row, outcome)))
         if row.replay_id is not None:
             _count(counts.setdefault(row.replay_id, jobs.Settled()), row, outcome)
+    ops.extend(_fold_breakers(record.breakers, tables))
     for job_id, settled in counts.items():
         job = tables.job(job_id)
         if job is not None:
             ops.append(PutJob(jobs.settled(job, settled, at)))
     return ops
+
+
+def _fold_breakers(moves: Iterable[BreakerMove], tables: Tables) -> Iterable[Op]:
+    for move in moves:
+        known = tables.breaker(move.key)
+        if known is None or known.at <= move.breaker.at:
+            yield PutBreaker(move.key, move.breaker)
 
 
 def _applies(row: Row, outcome: Outcome) -> bool:

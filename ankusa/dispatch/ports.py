@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ankusa.dispatch.sources import DispatchSource
-from schemas.records import Envelope, OutcomeBatch, Row
+from schemas.records import Breaker, Envelope, OutcomeBatch, Row
 
 Place = tuple[int, int]
 """A row's id: `(seq, sink)`."""
@@ -44,6 +44,9 @@ class DispatchHost(Protocol):
     def rows(self, places: list[Place]) -> Sequence[Row | None]: ...
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         """Raises one of `records.DecodeError`."""
+
+    def breakers(self) -> Mapping[str, Breaker]:
+        """Stored breakers by sink key text."""
 
     def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
         """Append and fold outcomes; `claimed` holds their rows as claimed. Raises StoreError."""

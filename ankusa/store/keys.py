@@ -12,6 +12,7 @@
 | `dedupe` | tenant, 0, source, 0, key | expires_at (8), hook id |
 | `expiry` | expires_at (8), dedupe key | - |
 | `jobs` | job id | job |
+| `breakers` | sink key | breaker |
 | `pen` | received_at (8), hook id | framed envelope and body |
 | `limits` | tenant | limit |
 | `counts` | sink key | counts |

@@ -17,11 +17,11 @@ from ankusa.store.database import Batch, Database
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
 from schemas import records
-from schemas.records import FORMAT_VERSION, Attempt, Job, LimitChange, Row, RowState
+from schemas.records import FORMAT_VERSION, Attempt, Breaker, BreakerState, Job, LimitChange, Row, RowState
 
 FAMILIES = (
     *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
-    *("dedupe", "expiry", "jobs", "pen", "limits", "counts", "meta"),
+    *("dedupe", "expiry", "jobs", "breakers", "pen", "limits", "counts", "meta"),
 )
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "pen")
 
@@ -70,6 +70,15 @@ class Tables:
     def job(self, job_id: str) -> Job | None:
         stored = self.database.get("jobs", job_id.encode())
         return None if stored is None else records.decode_job(stored)
+
+    def breaker(self, key: str) -> Breaker | None:
+        stored = self.database.get("breakers", key.encode())
+        return None if stored is None else records.decode_breaker(stored)
+
+    def breakers(self) -> dict[str, Breaker]:
+        """Every breaker that is open or counts failures, by sink key text."""
+        items = self.database.items("breakers", b"", b"\xff")
+        return {key.decode(): records.decode_breaker(value) for key, value in items}
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         stored = self.database.get("dedupe", key.encode())
@@ -305,6 +314,13 @@ class _Writer:
     def put_job(self, op: fold.PutJob) -> None:
         self.batch.put(op.job.id.encode(), records.encode(op.job), self.handles["jobs"])
 
+    def put_breaker(self, op: fold.PutBreaker) -> None:
+        key, breaker = op.key.encode(), op.breaker
+        if breaker.state is BreakerState.CLOSED and not breaker.failures:
+            self.batch.delete(key, self.handles["breakers"])
+        else:
+            self.batch.put(key, records.encode(breaker), self.handles["breakers"])
+
     def put_held(self, op: fold.PutHeld) -> None:
         key = keys.pen_key(op.held.received_at, op.held.id)
         self.batch.put(key, records.frame_hook(op.envelope, op.body), self.handles["pen"])
@@ -328,6 +344,7 @@ class _Writer:
 
 
 _WRITE: dict[type[Any], Callable[[_Writer, Any], None]] = {
+    fold.PutBreaker: _Writer.put_breaker,
     fold.PutHook: _Writer.put_hook,
     fold.DropHook: _Writer.drop_hook,
     fold.DropDedupe: _Writer.drop_dedupe,

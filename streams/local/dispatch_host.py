@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ankusa.dispatch.ports import Place
 from ankusa.store.due import DueIndex
-from schemas.records import INDEX_BITS, Envelope, Job, OutcomeBatch, Row
+from schemas.records import INDEX_BITS, Breaker, Envelope, Job, OutcomeBatch, Row
 from streams.local.log import LocalLog
 
 
@@ -26,6 +26,9 @@ class _Claimed:
 
     def job(self, job_id: str) -> Job | None:
         return self._log.tables.job(job_id)
+
+    def breaker(self, key: str) -> Breaker | None:
+        return self._log.tables.breaker(key)
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         return self._log.tables.dedupe(key)
@@ -57,6 +60,9 @@ class LocalDispatchHost:
 
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         return self._log.tables.hook(seq)
+
+    def breakers(self) -> dict[str, Breaker]:
+        return self._log.tables.breakers()
 
     def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
         self._log.publish(batch, _Claimed(self._log, claimed))
