@@ -128,6 +128,9 @@ class Dispatch(Section, frozen=True, kw_only=True):
     max_inflight: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
     max_inflight_bytes: Positive = 134_217_728
     attempt_timeout_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 30_000
+    breaker_failures: Annotated[int, Meta(ge=0, le=10_000)] = 5
+    breaker_open_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 30_000
+    breaker_max_open_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 300_000
     tenants: dict[Name, TenantDispatch] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
 

@@ -38,11 +38,6 @@ def _when(key: str, off: Any) -> Callable[[Any, Mapping[str, Any]], bool]:
     return lambda value, _around: isinstance(value, Mapping) and key in value and _same(value[key], off)
 
 
-def _beside(key: str, off: Any) -> Callable[[Any, Mapping[str, Any]], bool]:
-    """Off if a key beside it says so."""
-    return lambda _value, around: key in around and _same(around[key], off)
-
-
 def _same(value: Any, off: Any) -> bool:
     return str(value).lower() == str(off).lower()  # a value from a variable is still text here
 
@@ -58,9 +53,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         ("enabled", "max_routes", "ip_denied_status", "trusted_proxies", "ip_rules", "admin", "seed"),
     ),
     Unbuilt("source_store", _when("type", "static"), ("type",)),
-    Unbuilt("dispatch.breaker_failures", lambda value, _around: _same(value, 0)),
-    Unbuilt("dispatch.breaker_open_ms", _beside("breaker_failures", 0)),
-    Unbuilt("dispatch.breaker_max_open_ms", _beside("breaker_failures", 0)),
     Unbuilt("sources.*.sinks[].ordered", lambda value, _around: _same(value, False)),
     Unbuilt("sources.*.sinks[].ordering_key", _never),
 )

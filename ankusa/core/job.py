@@ -5,10 +5,12 @@ Owns every change of a job. Reading entries, pacing and the gate are elsewhere; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 
 from msgspec.structs import replace
 
+from ankusa.core.pace import SPEED_LIMIT
 from schemas.records import Job, JobPatch, JobState, Page, SinkTally
 
 
@@ -41,6 +43,12 @@ EVENT_OF: dict[JobState, JobEvent] = {
 }
 
 UNFINISHED = frozenset({JobState.RUNNING, JobState.PAUSED})
+
+MAX_UNFINISHED = 16
+"""Jobs that may be running or paused at once."""
+
+KEPT_FINISHED = 100
+"""Finished jobs that are kept; older ones are dropped, and their ids forgotten."""
 
 FAILURES_FLOOR = 10
 FAILURES_CEILING = 100
@@ -142,3 +150,28 @@ def failing(tally: SinkTally) -> bool:
 def newly_held(job: Job) -> tuple[str, ...]:
     """Sink keys past the rule, sorted, those held already included."""
     return tuple(sorted(set(job.held) | {key for key, tally in job.tallies.items() if failing(tally)}))
+
+
+def remaining(job: Job) -> int | None:
+    """Entries still to move, as counted when it started; None when they were not counted. A finished range has none."""
+    if job.state is JobState.DONE:
+        return 0
+    return None if job.total is None else max(0, job.total - job.moved)
+
+
+def duration_ms(items: int, rate: int) -> int:
+    """How long `items` take at `rate` per second, at least."""
+    return -(-items * 1000 // min(rate, SPEED_LIMIT))
+
+
+def eta_ms(job: Job) -> int | None:
+    """How long a running job still takes at its rate, if live traffic leaves the room; None when that is unknown."""
+    left = remaining(job)
+    return None if left is None or job.state is not JobState.RUNNING else duration_ms(left, job.rate)
+
+
+def surplus(kept: Iterable[Job]) -> list[str]:
+    """Ids of finished jobs past the newest `KEPT_FINISHED`, oldest first."""
+    finished = [job for job in kept if job.state not in UNFINISHED]
+    finished.sort(key=lambda job: (job.finished_at or job.updated_at, job.created_at, job.sequence))
+    return [job.id for job in finished[: max(0, len(finished) - KEPT_FINISHED)]]

@@ -62,7 +62,18 @@ def after_failure(
     delay = backoff_ms(policy, attempt, draw)
     if error_class is ErrorClass.RETRY_AFTER:
         delay = max(delay, min(retry_after_ms, RETRY_AFTER_CAP_MS))
-    horizon = (row.first_at or started_at) + policy.max_elapsed_ms
+    horizon = (row.first_at if row.attempts else started_at) + policy.max_elapsed_ms
     if at + delay > horizon:
         return Decision(OutcomeKind.DEAD, error=error, error_class=error_class)
     return Decision(OutcomeKind.RETRY, at + delay, error, error_class)
+
+
+def parked(row: Row, due_at: int, at: int, policy: Retry) -> Decision:
+    """The decision for a row whose breaker is open until `due_at`: attempts unchanged, never past its horizon.
+
+    A row that is parked again at or past its horizon dies there (`retry_horizon`).
+    """
+    horizon = (row.first_at or at) + policy.max_elapsed_ms
+    if row.first_at and at >= horizon:
+        return Decision(OutcomeKind.DEAD, error="retry_horizon", error_class=row.error_class or ErrorClass.TRANSIENT)
+    return Decision(OutcomeKind.PARKED, min(due_at, horizon))

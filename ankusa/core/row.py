@@ -85,10 +85,17 @@ def settle(row: Row, outcome: Outcome, at: int) -> Row | None:
         at=at if target is Place.DEAD else outcome.due_at,
         attempts=outcome.attempt if attempted else row.attempts,
         generation=row.generation + 1,
-        first_at=row.first_at or (outcome.started_at if attempted else 0),
+        first_at=_first_at(row, outcome),
         error=outcome.error if outcome.error is not None else row.error,
         error_class=outcome.error_class if outcome.error_class is not None else row.error_class,
     )
+
+
+def _first_at(row: Row, outcome: Outcome) -> int:
+    """The start of the row's horizon: its first attempt, or its first park while it has never run."""
+    if row.attempts == 0 and outcome.attempt > 0:
+        return outcome.started_at
+    return row.first_at or (outcome.at if outcome.kind is OutcomeKind.PARKED else 0)
 
 
 def revive(row: Row, replay_id: str, at: int) -> Row:

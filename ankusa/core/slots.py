@@ -130,6 +130,16 @@ class Slots(Generic[Item]):
         self._count(tenant_id, key, -1, replayed=replayed)
         self._refresh(tenant_id, key)
 
+    def take(self, key: str) -> list[Item]:
+        """Take every waiting row of one sink key out: its breaker has opened."""
+        tenant_id = self._tenant_of.get(key)
+        if tenant_id is None:
+            return []
+        items = [item for line in (self._live, self._replayed) for item in line.queues.pop(key, ())]
+        self.waiting -= len(items)
+        self._refresh(tenant_id, key)
+        return items
+
     def drain(self) -> list[Item]:
         """Take every waiting row out, in no order: a stop gives them back."""
         items = [item for line in (self._live, self._replayed) for queue in line.queues.values() for item in queue]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ankusa.core.window import Limits, Window
 from ankusa.dispatch.ports import DispatchHost, Due, Place
+from ankusa.store.errors import StoreError
 from schemas.config import Dispatch
 from schemas.records import Row
 
@@ -24,7 +25,7 @@ REPLAY_WINDOW_SHARE = 4
 class Claim:
     """One claimed row on its way: queued, then running, then settled."""
 
-    __slots__ = ("key", "replayed", "row", "seq", "settled", "sink", "started_at", "task", "timer")
+    __slots__ = ("key", "probe", "replayed", "row", "seq", "settled", "sink", "started_at", "task", "timer")
 
     def __init__(self, seq: int, sink: int, row: Row) -> None:
         self.seq = seq
@@ -32,6 +33,7 @@ class Claim:
         self.row = row
         self.replayed = row.replay_id is not None
         self.key = ""
+        self.probe = False
         self.started_at = 0
         self.settled = False
         self.task: asyncio.Task[None] | None = None
@@ -69,19 +71,29 @@ class Claims:
                 due.set_aside(tenant_id)
                 continue
             limit = min(quantum, budget, self.window.rows_left(tenant_id, replayed=replayed))
+            turn.move_to_end(tenant_id)  # first: a tenant whose rows cannot be read must not stay in front of the others
             page = due.page(tenant_id, at, limit, self._wanted)
-            if tenant_id in turn:
-                turn.move_to_end(tenant_id)
             budget -= len(page)
             yield from self._claim(due, tenant_id, page, replayed=replayed)
+
+    def more(self, at: int) -> bool:
+        """Whether rows due at `at` could be claimed still: a scan ends at its batch, whatever became of what it read."""
+        if self._host.live.turn(at):
+            return self.window.room(replayed=False)
+        return bool(self._host.replayed.turn(at)) and self.window.room(replayed=True)
 
     def _wanted(self, seq: int, sink: int) -> bool:
         return (seq, sink) not in self.by_place and self._host.claimable(seq)
 
     def _claim(self, due: Due, tenant_id: str, page: list[tuple[int, int, int]], *, replayed: bool) -> Iterator[Claim]:
-        rows = self._host.rows([(seq, sink) for _, seq, sink in page])
+        try:
+            rows = self._host.rows([(seq, sink) for _, seq, sink in page])
+        except StoreError:
+            for place in page:
+                due.give_back(tenant_id, *place)
+            raise
         for (due_at, seq, sink), row in zip(page, rows, strict=True):
-            if row is None:  # an index entry without a row: nothing to deliver
+            if row is None:  # an index entry without a row that can be read: nothing to deliver
                 continue
             if not self.window.room(replayed=replayed) or not self.window.tenant_room(tenant_id):
                 due.give_back(tenant_id, due_at, seq, sink)

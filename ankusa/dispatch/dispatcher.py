@@ -13,8 +13,11 @@ from collections.abc import Callable
 
 from ankusa.core import retry
 from ankusa.core.binding import bind
+from ankusa.core.breaker import Phase, Verdict
 from ankusa.core.pressure import Pressure
+from ankusa.core.retry import Decision
 from ankusa.core.slots import Caps, Slots
+from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.claims import Claim, Claims
 from ankusa.dispatch.outcomes import OutcomeBuffer
 from ankusa.dispatch.ports import DispatchHost, Sources, SourcesUnavailableError
@@ -22,7 +25,7 @@ from ankusa.dispatch.sources import DispatchSource
 from ankusa.dispatch.stats import DispatchStats
 from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
 from ankusa.store.errors import StoreError
-from schemas.config import Dispatch
+from schemas.config import Dispatch, Retry
 from schemas.records import DecodeError, Envelope, ErrorClass, Outcome, OutcomeKind, Row, sink_key
 
 log = logging.getLogger("ankusa.dispatch")
@@ -61,7 +64,8 @@ class Dispatcher:
         self.claims = Claims(host, settings)
         self.slots: Slots[Claim] = Slots(_caps(settings))
         self.stats = DispatchStats.empty()
-        self._buffer = OutcomeBuffer(host, self._written)
+        self.breakers = Breakers(host.breakers(), settings)
+        self._buffer = OutcomeBuffer(host, self.breakers, clock, self._written)
         # The next turn: ready to run, or asleep. Two names, since no class tells a timer in every event loop.
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -88,6 +92,7 @@ class Dispatcher:
             more = self._scan()
         except StoreError as error:
             log.warning("event=scan_refused reason=%s", error)
+            self._start()  # what was claimed before it
             self._sleep(FAULT_MS)
             return
         self._start()
@@ -95,17 +100,17 @@ class Dispatcher:
             self.wake()
         else:
             self._arm()
+        if not self.claims.by_place:
+            self._changed.set()
 
     def _scan(self) -> bool:
-        """Claim one batch. True when the batch was full, so that there may be more."""
+        """Claim one batch. True when there is more to claim at once."""
         if self._host.unavailable is not None:
             raise StoreError(self._host.unavailable)
         at = self._clock()
-        taken = 0
         for claim in self.claims.scan(at):
-            taken += 1
             self._queue(claim, at)
-        return taken >= self.claims.batch
+        return self.claims.more(at)
 
     def _arm(self) -> None:
         """Sleep until the earliest due time; without one, until woken."""
@@ -127,10 +132,13 @@ class Dispatcher:
             self._settle(claim, Outcome(*_head(claim), OutcomeKind.PARKED, at, due_at=at + FAULT_MS))
             return
         index = None if source is None else bind(claim.sink, row.sink_type, source.sink_types)
-        if index is None:
+        if source is None or index is None:
             self._bury(claim, "source_gone" if source is None else "sink_gone", at)
             return
         claim.key = sink_key(row.tenant_id, row.source_id, index, row.sink_type)
+        if self.breakers.phase(claim.key, at) is Phase.OPEN:
+            self._park(claim, source.policies[index], at)
+            return
         self.slots.offer(row.tenant_id, claim.key, claim, replayed=claim.replayed)
 
     def _start(self) -> None:
@@ -165,6 +173,12 @@ class Dispatcher:
             self._release(claim)
             self._bury(claim, "hook_missing" if hook is None else "source_gone" if source is None else "sink_gone", at)
             return
+        verdict = self.breakers.verdict(claim.key, at)
+        if verdict is Verdict.PARK:
+            self._release(claim)
+            self._park(claim, source.policies[index], at)
+            return
+        claim.probe = verdict is Verdict.PROBE
         delivery = _delivery(claim, row, *hook)
         claim.task = self._loop.create_task(self._attempt(claim, source, index, delivery))
         claim.timer = self._loop.call_later(
@@ -219,13 +233,21 @@ class Dispatcher:
             at,
             claim.started_at,
             row.attempts + 1,
-            decision.due_at,
-            decision.error,
-            decision.error_class,
+            *_rest(decision),
             detail,
         )
         self._settle(claim, outcome)
+        alive = isinstance(result, Ok) or result.error_class == "permanent"
+        if self.breakers.resulted(claim.key, at, alive=alive, probe=claim.probe):
+            log.warning("event=breaker_opened key=%s reason=%s", claim.key, decision.error)
+            for queued in self.slots.take(claim.key):
+                self._park(queued, source.policies[index], at)
         self._start()
+
+    def _park(self, claim: Claim, policy: Retry, at: int) -> None:
+        """Put a row back until its breaker closes, its attempts unchanged."""
+        decision = retry.parked(claim.row, self.breakers.parked_until(claim.key, at), at, policy)
+        self._settle(claim, Outcome(*_head(claim), decision.kind, at, 0, 0, *_rest(decision)))
 
     def _release(self, claim: Claim) -> None:
         self.slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
@@ -262,6 +284,7 @@ class Dispatcher:
     def reconfigure(self, settings: Dispatch) -> None:
         """Take `concurrency`, `sink_concurrency`, windows and `tenants` from the current config, without a restart."""
         self._settings = settings
+        self.breakers.reconfigure(settings)
         self.claims.reconfigure(settings)
         self.slots.reconfigure(_caps(settings))
         self.wake()
@@ -304,6 +327,10 @@ class Dispatcher:
 
 def _head(claim: Claim) -> tuple[int, int, int]:
     return claim.seq, claim.sink, claim.row.generation
+
+
+def _rest(decision: Decision) -> tuple[int, str | None, ErrorClass | None]:
+    return decision.due_at, decision.error, decision.error_class
 
 
 def _delivery(claim: Claim, row: Row, envelope: Envelope, body: bytes) -> Delivery:

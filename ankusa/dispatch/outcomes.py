@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.claims import Claim
 from ankusa.dispatch.ports import DispatchHost
 from ankusa.store.errors import StoreError
@@ -27,8 +28,12 @@ REFUSED_MS = 1000
 class OutcomeBuffer:
     """Outcomes on their way to the log, each with its claim. `written` hears of each batch that is in the store."""
 
-    def __init__(self, host: DispatchHost, written: Callable[[list[Claim]], None]) -> None:
+    def __init__(
+        self, host: DispatchHost, breakers: Breakers, clock: Callable[[], int], written: Callable[[list[Claim]], None]
+    ) -> None:
         self._host = host
+        self._breakers = breakers
+        self._clock = clock
         self._written = written
         self._items: list[tuple[Outcome, Claim]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -53,9 +58,11 @@ class OutcomeBuffer:
         while items:
             part, items = items[:FLUSH_OUTCOMES], items[FLUSH_OUTCOMES:]
             claimed = {(claim.seq, claim.sink): claim.row for _, claim in part}
+            moves = self._breakers.take_moves(self._clock())
             try:
-                self._host.publish(OutcomeBatch(tuple(outcome for outcome, _ in part)), claimed)
+                self._host.publish(OutcomeBatch(tuple(outcome for outcome, _ in part), moves), claimed)
             except StoreError as error:
+                self._breakers.put_back(moves)
                 self._keep(part + items, error)
                 return False
             self.refused = 0

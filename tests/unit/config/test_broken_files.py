@@ -274,8 +274,6 @@ BROKEN = [
     ("claim_check", SOUND + "claim_check: {port: 4001}", "claim_check", NOT_BUILT),
     ("lifecycle", SOUND + "lifecycle: {sinks: [{type: log}]}", "lifecycle", NOT_BUILT),
     ("a persistent source store", SOUND + "source_store: {type: persistent}", "source_store", NOT_BUILT),
-    ("a breaker", SOUND + "dispatch: {breaker_failures: 5}", "dispatch.breaker_failures", NOT_BUILT),
-    ("a breaker's time", SOUND + "dispatch: {breaker_open_ms: 5}", "dispatch.breaker_open_ms", NOT_BUILT),
     ("an ordered sink", sink("type: log, ordered: true"), "sources.a.sinks[0].ordered", NOT_BUILT),
     ("an ordering key", sink("type: log, ordering_key: {json: id}"), "sources.a.sinks[0].ordering_key", NOT_BUILT),
     # References to the environment.

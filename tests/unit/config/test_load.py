@@ -12,7 +12,7 @@ from ankusa.config import ConfigError, effective, load
 from schemas.config import Config, Dedupe, RateLimit, Retry, RetryOverride, Sink, TenantDispatch, retry_policy
 from tests.unit.config.files import SOUND, error_of, fields_of, load_document, load_text, write
 
-# The example of spec 10 without what is not built: kafka, archive, claim_check, breakers, queue sinks.
+# The example of spec 10 without what is not built: kafka, archive, claim_check, queue sinks.
 EXAMPLE = """
 node:       {instance: default, roles: [edge, dispatch, storage], data_dir: ./data, edges: 1}
 log:        {type: local, level: info}
@@ -30,7 +30,7 @@ dispatch:
   max_inflight: 4096
   max_inflight_bytes: 134217728
   attempt_timeout_ms: 30000
-  breaker_failures: 0
+  breaker_failures: 5
   breaker_open_ms: 30000
   breaker_max_open_ms: 300000
   tenants: {default: {}, acme: {max_inflight: 512, max_inflight_bytes: 16777216, concurrency: 8}}
@@ -174,7 +174,7 @@ def test_listeners_that_do_not_collide(tmp_path: Path, listeners: str) -> None:
 
 def test_sections_that_state_they_are_off_load(tmp_path: Path) -> None:
     off = "routes: {enabled: false}\nsource_store: {type: static}\nlifecycle: {sinks: []}\n"
-    assert load_text(tmp_path, SOUND + off + "dispatch: {breaker_failures: 0}") == load_text(tmp_path, SOUND)
+    assert load_text(tmp_path, SOUND + off) == load_text(tmp_path, SOUND)
 
 
 def test_an_empty_section_is_its_defaults(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ BROKEN: dict[str, Callable[[str], dict[str, Any]]] = {
     "secret as key": lambda s: one_source({"verify": {"type": "github", "secret": {s: "x"}}}),
     "second empty": lambda s: one_source({"verify": {"type": "github", "secret": [s, ""]}}),
     "second a number": lambda s: one_source({"verify": {"type": "github", "secret": [s, 5]}}),
-    "missing variable beside": lambda s: one_source({"verify": {"type": "github", "secret": s + "${NOPE}"}}),
+    "missing variable beside": lambda s: one_source({"verify": {"type": "github", "secret": s + " ${NOPE}"}}),
     "url with password": lambda s: one_sink(url=f"https://user:{quote(s, safe='')}@example.com/"),
     "private url with password": lambda s: one_sink(url=f"https://user:{quote(s, safe='')}@10.0.0.1/"),
     "private url with token": lambda s: one_sink(url=f"https://10.0.0.1/?token={quote(s, safe='')}"),

@@ -1,0 +1,160 @@
+"""Breakers on a host (spec 03 "Failure"): opening, parking, probes, doubling, horizon, and what a crash leaves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from schemas.config import Retry
+from schemas.records import OutcomeKind, RowState
+from tests.contract.conftest import Start
+from tests.contract.host import STEADY, Hook, hooks
+from tests.contract.sinks import OK, PERMANENT, TRANSIENT, ScriptedSink, hang, slow
+
+BREAKER = {"breaker_failures": 5, "breaker_open_ms": 30_000, "breaker_max_open_ms": 300_000}
+DAY_MS = 86_400_000
+FOR_EVER = Retry(base_ms=1000, max_ms=60_000, max_attempts=10_000, max_elapsed_ms=DAY_MS, jitter=False)
+
+
+def test_five_failures_in_a_row_open_it_and_what_waits_is_parked_unspent(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(TRANSIENT)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(20))
+    host.settle()
+    assert len(sink.got) == 5
+    opened_at = sink.times()[-1]
+    parked = host.rows("hook-0019")[0]
+    assert (parked.attempts, parked.state) == (0, RowState.PENDING)
+    assert parked.at == opened_at + 30_000
+    assert host.attempts("hook-0019")[-1].kind is OutcomeKind.PARKED
+
+
+def test_one_probe_closes_it_and_the_rest_follows(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(*[TRANSIENT] * 5, slow(10), OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(5))
+    host.settle()
+    host.commit(hooks(20, prefix="later"))
+    host.advance(29_000)
+    assert len(sink.got) == 5
+    host.advance(5_000)
+    assert host.counts() == (0, 0, 0)
+    assert len(sink.got) == 30
+
+
+def test_a_probe_that_fails_opens_it_longer_each_time(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(TRANSIENT)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(50))
+    host.advance(30_000 + 60_000 + 120_000 + 240_000 + 300_000 + 300_000 + 60_000)
+    times = sink.times()
+    probes = times[4:]
+    assert len(times) - 5 == 6
+    gaps = [later - earlier for earlier, later in pairwise(probes)]
+    for gap, open_ms in zip(gaps, [30_000, 60_000, 120_000, 240_000, 300_000, 300_000], strict=True):
+        assert open_ms <= gap <= open_ms + 2_000
+
+
+def test_a_probe_answered_410_closes_it(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(*[TRANSIENT] * 5, PERMANENT, OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(10))
+    host.advance(35_000)
+    assert host.counts() == (0, 0, 1)
+
+
+def test_a_dead_sink_leaves_its_neighbours_alone(start: Start) -> None:
+    host = start(concurrency=4, **BREAKER)
+    dead, alive = ScriptedSink(TRANSIENT), ScriptedSink(OK)
+    host.source("dead", dead, retry=FOR_EVER)
+    host.source("alive", alive, retry=FOR_EVER)
+    host.commit(hooks(500, prefix="dead", source_id="dead"))
+    host.commit(hooks(100, prefix="alive", source_id="alive"))
+    host.advance(500)
+    assert len(alive.got) == 100
+    assert len(dead.got) <= 8
+
+
+def test_a_crash_keeps_it_open_and_sends_one_probe(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sinks = [ScriptedSink(TRANSIENT) for _ in range(5)]
+    for number, sink in enumerate(sinks):
+        host.source(f"s{number}", sink, retry=FOR_EVER)
+        host.commit(hooks(40, prefix=f"s{number}", source_id=f"s{number}"))
+    host.advance(1_000)
+    tried = [len(sink.got) for sink in sinks]
+    host.crash()
+    host.advance(20_000)
+    assert [len(sink.got) for sink in sinks] == tried
+    host.advance(15_000)
+    assert [len(sink.got) for sink in sinks] == [count + 1 for count in tried]
+
+
+def test_a_probe_that_died_with_its_process_holds_nothing(start: Start) -> None:
+    host = start(concurrency=1, attempt_timeout_ms=3_600_000, **BREAKER)
+    sink = ScriptedSink(*[TRANSIENT] * 5, hang, OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(10))
+    host.advance(31_000)
+    assert len(sink.got) == 6
+    host.crash()
+    host.advance(40_000)
+    assert host.counts() == (0, 0, 0)
+
+
+def test_a_sink_down_for_an_hour_spends_five_attempts_and_its_probes_and_its_rows_die_at_the_horizon(
+    start: Start,
+) -> None:
+    hour = 3_600_000
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(TRANSIENT)
+    policy = Retry(base_ms=1000, max_ms=60_000, max_attempts=84, max_elapsed_ms=hour, jitter=False)
+    host.source("orders", sink, retry=policy)
+    host.commit(hooks(30))
+    host.advance(hour - 60_000)
+    assert host.counts()[2] == 0
+    host.advance(600_000)
+    assert host.counts() == (0, 0, 30)
+    # 5, then probes after 30, 60, 120, 240 s and every 300 s.
+    assert 5 < len(sink.got) <= 5 + 4 + 12
+    assert any(host.rows(f"hook-{number:04d}")[0].error == "retry_horizon" for number in range(30))
+
+
+def test_the_horizon_of_a_row_that_only_parked_begins_at_its_first_park(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(TRANSIENT)
+    host.source("orders", sink, retry=Retry(base_ms=1000, max_ms=1000, max_elapsed_ms=100_000, jitter=False))
+    host.commit(hooks(5))
+    host.settle()
+    host.advance(10_000)
+    host.commit([Hook("late")])
+    host.settle()
+    first_parked_at = host.rows("late")[0].first_at
+    host.advance(95_000)
+    assert host.rows("late")[0].state is RowState.PENDING
+    host.advance(60_000)
+    died = host.rows("late")[0]
+    assert died.state is RowState.DEAD
+    assert died.at >= first_parked_at + 100_000
+
+
+def test_off_it_never_parks(start: Start) -> None:
+    host = start(breaker_failures=0)
+    sink = ScriptedSink(TRANSIENT)
+    host.source("orders", sink, retry=STEADY)
+    host.commit(hooks(20))
+    host.advance(10_000)
+    assert len(sink.got) >= 60
+
+
+def test_successes_between_failures_keep_it_closed(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(*([TRANSIENT] * 4 + [OK]) * 10, OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(20))
+    host.advance(20_000)
+    assert host.counts() == (0, 0, 0)
+    assert all(kind.kind is not OutcomeKind.PARKED for kind in host.attempts("hook-0000"))
