@@ -65,19 +65,29 @@ class Claims:
     def _scan(self, due: Due, at: int, budget: int, *, replayed: bool) -> Iterator[Claim]:
         turn = due.turn(at)
         quantum = max(QUANTUM, -(-budget // max(1, len(turn))))
-        while budget > 0 and turn and self.window.room(replayed=replayed):
-            tenant_id = next(iter(turn))
+        # Tenants whose rows cannot be read now, and why: the others are served all the same.
+        unreadable: dict[str, StoreError] = {}
+        while budget > 0 and self.window.room(replayed=replayed):
+            tenant_id = next((tenant_id for tenant_id in turn if tenant_id not in unreadable), None)
+            if tenant_id is None:
+                break
             if not self.window.tenant_room(tenant_id):
                 due.set_aside(tenant_id)
                 continue
             limit = min(quantum, budget, self.window.rows_left(tenant_id, replayed=replayed))
-            turn.move_to_end(tenant_id)  # first: a tenant whose rows cannot be read must not stay in front of the others
-            page = due.page(tenant_id, at, limit, self._wanted)
-            budget -= len(page)
-            yield from self._claim(due, tenant_id, page, replayed=replayed)
+            try:
+                page = due.page(tenant_id, at, limit, self._wanted)
+                if tenant_id in turn:
+                    turn.move_to_end(tenant_id)
+                budget -= len(page)
+                yield from self._claim(due, tenant_id, page, replayed=replayed)
+            except StoreError as error:
+                unreadable[tenant_id] = error
+        if unreadable:
+            raise next(iter(unreadable.values()))
 
     def more(self, at: int) -> bool:
-        """Whether rows due at `at` could be claimed still: a scan ends at its batch, whatever became of what it read."""
+        """Whether rows due at `at` could be claimed still: a scan ends at its batch."""
         if self._host.live.turn(at):
             return self.window.room(replayed=False)
         return bool(self._host.replayed.turn(at)) and self.window.room(replayed=True)

@@ -6,6 +6,7 @@ the due indexes and the counts per sink key. Never decides what an operation sho
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
 from schemas import records
 from schemas.records import FORMAT_VERSION, Attempt, Breaker, BreakerState, Job, LimitChange, Row, RowState
+
+log = logging.getLogger("ankusa.store")
 
 FAMILIES = (
     *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
@@ -87,14 +90,15 @@ class Tables:
     # -- what the dispatcher and the API read ------------------------------
 
     def claim_rows(self, places: list[tuple[int, int]]) -> list[Row | None]:
-        """The rows at `(seq, sink)`, in order; None where there is none."""
+        """The rows at `(seq, sink)`, in order; None where there is none, or where it does not decode: that one is named
+        in the log and left where it is."""
         recent = self._recent_rows
         rows: list[Row | None] = [recent.pop(place, None) for place in places]
         missing = [index for index, row in enumerate(rows) if row is None]
         if missing:
             stored = self.database.get_many("rows", [keys.row_key(*places[index]) for index in missing])
             for index, value in zip(missing, stored, strict=True):
-                rows[index] = None if value is None else records.decode_row(value)
+                rows[index] = None if value is None else _decoded(places[index], value)
         return rows
 
     def hook(self, seq: int) -> tuple[records.Envelope, bytes] | None:
@@ -195,6 +199,14 @@ class Tables:
 
     def close(self) -> None:
         self.database.close()
+
+
+def _decoded(place: tuple[int, int], stored: bytes) -> Row | None:
+    try:
+        return records.decode_row(stored)
+    except records.DecodeError as error:
+        log.error("event=row_undecodable seq=%d sink=%d reason=%s", *place, error)
+        return None
 
 
 def _held(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, records.Held, int]]:

@@ -36,7 +36,7 @@ class EmbeddedHost:
     def __init__(self, folder: Path, **dispatch: Any) -> None:
         self._folder = folder
         self._life = 0
-        self._settings = Dispatch(**{"sink_concurrency": None, **dispatch})
+        self._settings = Dispatch(**{"sink_concurrency": None, "breaker_failures": 0, **dispatch})
         self._sources = FakeSources()
         self._elapsed_ms = 0.0
         self.turns = 0
@@ -224,6 +224,33 @@ class EmbeddedHost:
             raise StoreError("No space left on device")
 
         self.log.tables.database.write = write  # type: ignore[method-assign]
+
+    def corrupt_row(self, hook_id: str) -> None:
+        self._put_row(hook_id, b"\xc1")
+
+    def lose_row(self, hook_id: str) -> None:
+        self._put_row(hook_id, None)
+
+    def _put_row(self, hook_id: str, stored: bytes | None) -> None:
+        database, seq = self.log.tables.database, self._seq(hook_id)
+        batch, key = database.batch(), keys.row_key(seq, 0)
+        if stored is None:
+            batch.delete(key, database.handles["rows"])
+        else:
+            batch.put(key, stored, database.handles["rows"])
+        database.write(batch)
+        self.log.tables.forget(seq)
+
+    def refuse_row_reads(self, times: int, *hook_ids: str) -> None:
+        host, left, refused = self.dispatch_host, [times], {self._seq(hook_id) for hook_id in hook_ids}
+
+        def rows(places: list[tuple[int, int]]) -> list[Row | None]:
+            if left[0] > 0 and any(seq in refused for seq, _ in places):
+                left[0] -= 1
+                raise StoreError("Corruption: block checksum mismatch")
+            return LocalDispatchHost.rows(host, places)
+
+        host.rows = rows  # type: ignore[method-assign]
 
     def refuse_reads(self, *hook_ids: str) -> None:
         refused = {self._seq(hook_id) for hook_id in hook_ids}

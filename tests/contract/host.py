@@ -96,6 +96,15 @@ class Host(Protocol):
     def lose(self, hook_id: str) -> None:
         """Remove a stored hook, its rows left."""
 
+    def corrupt_row(self, hook_id: str) -> None:
+        """Make the stored row of a hook's first sink undecodable."""
+
+    def lose_row(self, hook_id: str) -> None:
+        """Remove the row of a hook's first sink, its index entry left."""
+
+    def refuse_row_reads(self, times: int, *hook_ids: str) -> None:
+        """A store that cannot read the rows of these hooks, so many times."""
+
     def refuse_writes(self, refuse: bool) -> None:
         """A store that takes no writes, and recovers when it does again."""
 
