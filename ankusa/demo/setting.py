@@ -23,6 +23,7 @@ http: {{port: {http}}}
 admin: {{port: {admin}}}
 egress: {{allow: [127.0.0.0/8]}}          # the sink is on this machine; without this the guard refuses it
 dispatch:
+  breaker_failures: 0                    # with breakers, rows would wait for the sink instead of dying
   retry: {{base_ms: 50, max_ms: 200, max_attempts: {attempts}}}   # so that rows dead-letter within a second
 sources:
   github:

@@ -1,0 +1,129 @@
+"""The demo, run for real: it ends well only if its counts add up, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ankusa.demo.provider import Accepted, Hook
+from ankusa.demo.tally import Tally, count, faults
+from tests.support.node_process import children, is_running, poll
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The demo with its files under `directory` and its output in `said` there."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ANKUSA_") and name != "PORT"}
+    with (directory / "said").open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ankusa.cli", "demo", *arguments],
+            env=env | {"TMPDIR": str(directory)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def family(pid: int) -> list[int]:
+    found = children(pid)
+    return found + [inner for child in found for inner in family(child)]
+
+
+def left(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if path.name != "said"]
+
+
+def test_once_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
+    process = start(tmp_path, "--once")
+    started: list[int] = []
+    try:
+        poll("a running node", lambda: started.extend(family(process.pid)) or len(started) >= 4)
+        status = process.wait(90)
+    finally:
+        process.kill()
+    said = (tmp_path / "said").read_text()
+    assert status == 0, said
+    figures = dict(re.findall(r"│ (\w+) +│ +\d+ │ +\d+ │ +(\d+) │", said))
+    assert figures == {
+        "accepted": "300",
+        "delivered": "300",
+        "retried": "60",
+        "dead": "120",
+        "replayed": "120",
+        "lost": "0",
+        "duplicates": "0",
+    }
+    assert "10 of them sent once more: 10 recognised" in said
+    assert "answered 401" in said
+    assert left(tmp_path) == []
+    assert not any(map(is_running, started))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_ends_its_processes_and_removes_its_files(tmp_path: Path, number: int) -> None:
+    process = start(tmp_path)
+    started: list[int] = []
+    try:
+        poll("the first act", lambda: "1. Two tenants" in (tmp_path / "said").read_text())
+        started = family(process.pid)
+        assert len(started) == 4  # a sink, a supervisor, an engine, an edge
+        process.send_signal(number)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    assert "Traceback" not in (tmp_path / "said").read_text()
+    assert left(tmp_path) == []
+    assert not any(map(is_running, started))
+
+
+def entry(tries: int = 1, ok: int = 1, replayed: int = 0, sha256: str = "s") -> dict[str, Any]:
+    return {"tries": tries, "ok": ok, "replayed": replayed, "sha256": sha256}
+
+
+ACCEPTED = {name: Accepted("acme", "s", Hook("acme", "/", {}, b"")) for name in "abcd"}
+GOOD: Mapping[str, Any] = {"a": entry(), "b": entry(3), "c": entry(5, 1, 1), "d": entry()}
+JOB = {"moved": 1, "delivered": 1}
+
+
+def test_the_tally_counts_what_the_sink_recorded() -> None:
+    tally = count(ACCEPTED, {"c"}, GOOD)
+    assert tally == Tally(
+        accepted=4, delivered=4, retried=1, dead=1, replayed=1, lost=0, duplicates=0, altered=0, unknown=0
+    )
+    assert faults(tally, JOB, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"a": entry(3, 0)}, "lost: 1"),
+        ({"a": entry(2, 2)}, "duplicates: 1"),
+        ({"a": entry(sha256="other")}, "altered: 1"),
+        ({"x": entry()}, "delivered without a 201: 1"),
+        ({"c": entry(5, 1)}, "replayed: 0"),
+        ({"b": entry()}, "retried: none"),
+    ],
+)
+def test_whatever_goes_wrong_is_a_fault(change: dict[str, Any], words: str) -> None:
+    found = faults(count(ACCEPTED, {"c"}, {**GOOD, **change}), JOB, 0)
+    assert any(fault.startswith(words) for fault in found), found
+
+
+def test_a_hook_that_never_came_is_lost() -> None:
+    tally = count(ACCEPTED, {"c"}, {name: each for name, each in GOOD.items() if name != "d"})
+    assert (tally.lost, tally.delivered) == (1, 3)
+
+
+def test_a_job_or_a_dlq_that_disagrees_is_a_fault() -> None:
+    tally = count(ACCEPTED, {"c"}, GOOD)
+    assert faults(tally, {"moved": 2, "delivered": 1}, 0) == ["moved by the job: 2, and should be 1"]
+    assert faults(tally, {"moved": 1, "delivered": 0}, 0) == ["delivered by the job: 0, and should be 1"]
+    assert faults(tally, JOB, 3) == ["dead at the end: 3, and should be 0"]
