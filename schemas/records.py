@@ -43,7 +43,8 @@ class Envelope(Struct, frozen=True, array_like=True, gc=False):
     """Everything about a hook but its body. Times are unix ms; `sinks` are the sink types by index at commit.
 
     `headers` are the forwarded request headers, lower-cased. `dedupe_ttl_ms` is 0 without a dedupe key.
-    `flagged` marks a hook that failed verification under policy `accept_flag`.
+    `flagged` marks a hook that failed verification under policy `accept_flag`. `ordering_keys` are, by sink index, the
+    key whose lane the hook joins, None for a sink that is not ordered; empty when none is.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Envelope(Struct, frozen=True, array_like=True, gc=False):
     dedupe_key: str | None = None
     dedupe_ttl_ms: int = 0
     flagged: bool = False
+    ordering_keys: tuple[str | None, ...] = ()
 
 
 class Held(Struct, frozen=True, array_like=True, gc=False):
@@ -83,17 +85,22 @@ class ErrorClass(IntEnum):
 
 
 class RowState(IntEnum):
-    """Where a stored row is. A claim is not stored: a restart makes every claimed row due again."""
+    """Where a stored row is. A claim is not stored: a restart makes every claimed row due again.
+
+    A MEMBER waits in a lane behind its head, which alone is PENDING.
+    """
 
     PENDING = 1
     DEAD = 2
+    MEMBER = 3
 
 
 class Row(Struct, frozen=True, array_like=True, gc=False):
     """One hook for one sink. `at` is the due time while pending and the death time when dead.
 
     `generation` counts the outcomes folded into the row; an outcome that saw another one is stale.
-    `first_at` is when its first attempt started, 0 before; a revived row starts again at 0.
+    `first_at` is when its first attempt started, or it first parked, 0 before; a revived row starts again at 0.
+    `lane` is the lane's key of an ordered sink, and `place` its turn in it: lower goes first.
     """
 
     state: RowState
@@ -108,6 +115,17 @@ class Row(Struct, frozen=True, array_like=True, gc=False):
     error: str | None = None
     error_class: ErrorClass | None = None
     replay_id: str | None = None
+    lane: str | None = None
+    place: int = 0
+
+
+class Lane(Struct, frozen=True, array_like=True, gc=False):
+    """A lane with rows: the seq of its head, how many rows it holds (the head and its members), since when the head is
+    head (unix ms)."""
+
+    head: int
+    depth: int
+    since: int
 
 
 class OutcomeKind(IntEnum):
@@ -268,7 +286,13 @@ class OutcomeBatch(Struct, frozen=True, array_like=True, tag="outcomes"):
     breakers: tuple[BreakerMove, ...] = ()
 
 
-OutcomeRecord = OutcomeBatch | Page
+class LaneHeal(Struct, frozen=True, array_like=True, tag="heal"):
+    """Lanes that a sweep found without a head: their first members are promoted."""
+
+    lanes: tuple[str, ...]
+
+
+OutcomeRecord = OutcomeBatch | Page | LaneHeal
 
 
 class PenEntry(Struct, frozen=True, array_like=True, gc=False):
@@ -315,6 +339,7 @@ encode = _encoder.encode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 decode_held = msgspec.msgpack.Decoder(Held).decode
 decode_row = msgspec.msgpack.Decoder(Row).decode
+decode_lane = msgspec.msgpack.Decoder(Lane).decode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_job_record = msgspec.msgpack.Decoder(JobRecord).decode
 decode_outcome_record = msgspec.msgpack.Decoder(OutcomeRecord).decode
@@ -377,6 +402,11 @@ def decode_commit(record: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
 def sink_key(tenant_id: str, source_id: str, sink: int, sink_type: str) -> str:
     """The text of a sink key, the unit of isolation: `tenant/source/index/type`. Names hold no slash."""
     return f"{tenant_id}/{source_id}/{sink}/{sink_type}"
+
+
+def lane_key(tenant_id: str, source_id: str, sink: int, sink_type: str, ordering_key: str) -> str:
+    """The text of a lane: its sink key and its ordering key."""
+    return f"{tenant_id}/{source_id}/{sink}/{sink_type}/{ordering_key}"
 
 
 def total_size(hooks: Iterable[tuple[bytes, bytes]]) -> int:

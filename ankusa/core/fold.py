@@ -7,13 +7,15 @@ the second time: commits are recognised by their offset, outcomes and revivals b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ankusa.core import job as jobs
 from ankusa.core import row as rows
+from ankusa.core.lane import Lanes
 from schemas.records import (
     Attempt,
     Breaker,
@@ -24,6 +26,8 @@ from schemas.records import (
     JobDrop,
     JobRecord,
     JobStart,
+    Lane,
+    LaneHeal,
     LimitChange,
     Outcome,
     OutcomeBatch,
@@ -33,6 +37,7 @@ from schemas.records import (
     Purge,
     Row,
     RowState,
+    lane_key,
     seq_of,
     sink_key,
 )
@@ -44,6 +49,10 @@ class Tables(Protocol):
     def row(self, seq: int, sink: int) -> Row | None: ...
     def job(self, job_id: str) -> Job | None: ...
     def breaker(self, key: str) -> Breaker | None: ...
+    def lane(self, key: str) -> Lane | None: ...
+    def members(self, key: str) -> Iterator[tuple[int, int]]:
+        """`(place, seq)` of a lane's members, in order."""
+
     def dedupe(self, key: str) -> tuple[str, int] | None:
         """`(hook id, expires_at)` of a dedupe key, expired ones included."""
 
@@ -96,6 +105,14 @@ class DropJob(Struct, frozen=True, gc=False):
     job_id: str
 
 
+class PutLane(Struct, frozen=True, gc=False):
+    """A lane as it is now and as it was; None has no rows."""
+
+    key: str
+    lane: Lane | None
+    was: Lane | None
+
+
 class PutBreaker(Struct, frozen=True, gc=False):
     """Store a sink key's breaker; a closed one without failures needs no entry."""
 
@@ -121,6 +138,7 @@ class PutLimit(Struct, frozen=True, gc=False):
 
 Op = (
     PutBreaker
+    | PutLane
     | PutHook
     | DropHook
     | PutRow
@@ -165,6 +183,7 @@ def fold_commit(
     ops: list[Op] = []
     answers: list[Accepted | Duplicate] = []
     fresh: dict[str, str] = {}
+    lanes = Lanes(tables)
     for index, (envelope, envelope_bytes, body) in enumerate(hooks):
         scope = dedupe_scope(envelope)
         if scope is not None:
@@ -182,15 +201,27 @@ def fold_commit(
         size_bytes = len(envelope_bytes) + len(body)
         for sink, sink_type in enumerate(envelope.sinks):
             row = rows.new_row(envelope.tenant_id, envelope.source_id, sink_type, at, size_bytes)
+            if envelope.ordering_keys and (key := envelope.ordering_keys[sink]) is not None:
+                lane = lane_key(envelope.tenant_id, envelope.source_id, sink, sink_type, key)
+                row = lanes.join(replace(row, lane=lane), seq, seq, at)
             ops.append(PutRow(seq, sink, row, None))
         answers.append(Accepted(envelope.id, seq))
+    ops.extend(_lane_ops(lanes))
     return ops, answers
 
 
-def fold_outcomes(record: OutcomeRecord, at: int, tables: Tables) -> list[Op]:
-    """Outcomes or a replay page. `at` is the record's log time, which death times take: it never runs backwards."""
+def _lane_ops(lanes: Lanes) -> Iterator[Op]:
+    for key, was, lane in lanes.changed():
+        yield PutLane(key, lane, was)
+
+
+def fold_outcomes(record: OutcomeRecord, offset: int, at: int, tables: Tables) -> list[Op]:
+    """Outcomes, a replay page or a healing. `offset` is the record's; `at` its log time, which never runs backwards and
+    which death times take."""
     if isinstance(record, Page):
-        return _fold_page(record, at, tables)
+        return _fold_page(record, offset, at, tables)
+    if isinstance(record, LaneHeal):
+        return _fold_heal(record, at, tables)
     return _fold_batch(record, at, tables)
 
 
@@ -198,6 +229,7 @@ def _fold_batch(record: OutcomeBatch, at: int, tables: Tables) -> list[Op]:
     ops: list[Op] = []
     done: dict[tuple[int, int], Row | None] = {}
     counts: dict[str, jobs.Settled] = {}
+    lanes = Lanes(tables)
     for outcome in record.items:
         place = (outcome.seq, outcome.sink)
         row = done[place] if place in done else tables.row(*place)
@@ -207,8 +239,15 @@ def _fold_batch(record: OutcomeBatch, at: int, tables: Tables) -> list[Op]:
         done[place] = after
         ops.append(PutRow(outcome.seq, outcome.sink, after, row))
         ops.append(PutAttempt(outcome.seq, outcome.sink, outcome.generation, _attempt(row, outcome)))
+        if row.lane is not None and (after is None or after.state is RowState.DEAD):
+            promotion = lanes.leave(row, outcome.seq, outcome.sink, at)
+            if promotion is not None:
+                seq, member, head = promotion
+                done[seq, outcome.sink] = head
+                ops.append(PutRow(seq, outcome.sink, head, member))
         if row.replay_id is not None:
             _count(counts.setdefault(row.replay_id, jobs.Settled()), row, outcome)
+    ops.extend(_lane_ops(lanes))
     ops.extend(_fold_breakers(record.breakers, tables))
     for job_id, settled in counts.items():
         job = tables.job(job_id)
@@ -225,7 +264,7 @@ def _fold_breakers(moves: Iterable[BreakerMove], tables: Tables) -> Iterable[Op]
 
 
 def _applies(row: Row, outcome: Outcome) -> bool:
-    place = rows.Place.CLAIMED if row.state is RowState.PENDING else rows.Place.DEAD
+    place = rows.STORED_PLACE[row.state]
     return outcome.kind is not OutcomeKind.REVIVED and rows.move(place, rows.EVENT_OF[outcome.kind]) is not None
 
 
@@ -256,21 +295,39 @@ def _count(settled: jobs.Settled, row: Row, outcome: Outcome) -> None:
         counts[key] = counts.get(key, 0) + 1
 
 
-def _fold_page(page: Page, at: int, tables: Tables) -> list[Op]:
+def _fold_heal(record: LaneHeal, at: int, tables: Tables) -> list[Op]:
+    ops: list[Op] = []
+    lanes = Lanes(tables)
+    for key in record.lanes:
+        sink = int(key.split("/")[2])
+        promotion = lanes.heal(key, sink, at)
+        if promotion is not None:
+            seq, member, head = promotion
+            ops.append(PutRow(seq, sink, head, member))
+    ops.extend(_lane_ops(lanes))
+    return ops
+
+
+def _fold_page(page: Page, offset: int, at: int, tables: Tables) -> list[Op]:
     job = tables.job(page.job_id)
     if job is None:
         return []
     ops: list[Op] = []
     moved: dict[str, int] = {}
-    for revival in page.revivals:
+    lanes = Lanes(tables)
+    for index, revival in enumerate(page.revivals):
         row = tables.row(revival.seq, revival.sink)
         if row is None or row.state is not RowState.DEAD or row.generation != revival.generation:
             continue
-        ops.append(PutRow(revival.seq, revival.sink, rows.revive(row, page.job_id, at), row))
+        revived = rows.revive(row, page.job_id, at)
+        if revived.lane is not None:
+            revived = lanes.join(revived, revival.seq, seq_of(offset, index), at)
+        ops.append(PutRow(revival.seq, revival.sink, revived, row))
         attempt = Attempt(OutcomeKind.REVIVED, at, 0, 0, row.source_id, row.sink_type, replay_id=page.job_id)
         ops.append(PutAttempt(revival.seq, revival.sink, row.generation, attempt))
         key = sink_key(row.tenant_id, row.source_id, revival.sink, row.sink_type)
         moved[key] = moved.get(key, 0) + 1
+    ops.extend(_lane_ops(lanes))
     ops.append(PutJob(jobs.paged(job, page, moved)))
     return ops
 
@@ -311,11 +368,13 @@ def undo(ops: Iterable[Op]) -> list[Op]:
     Their callers were told that nothing is stored, so nothing of them may be delivered or run later.
     """
     reverse: list[Op] = []
-    for op in ops:
+    for op in reversed(list(ops)):
         if isinstance(op, PutHook):
             reverse.append(DropHook(op.seq, op.hook_id))
         elif isinstance(op, PutRow) and op.was is None and op.row is not None:
             reverse.append(PutRow(op.seq, op.sink, None, op.row))
+        elif isinstance(op, PutLane):
+            reverse.append(PutLane(op.key, op.was, op.lane))
         elif isinstance(op, PutDedupe):
             reverse.append(DropDedupe(op.key, op.expires_at))
         elif isinstance(op, PutHeld):

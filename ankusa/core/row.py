@@ -19,6 +19,7 @@ class Place(Enum):
     """Every place a row can be. ABSENT is before its commit and after its delivery."""
 
     ABSENT = auto()
+    MEMBER = auto()
     PENDING = auto()
     CLAIMED = auto()
     DEAD = auto()
@@ -26,6 +27,8 @@ class Place(Enum):
 
 class Event(Enum):
     COMMIT = auto()
+    JOIN = auto()
+    PROMOTE = auto()
     CLAIM = auto()
     UNCLAIM = auto()
     DELIVER = auto()
@@ -37,6 +40,9 @@ class Event(Enum):
 
 MOVES: dict[tuple[Place, Event], Place] = {
     (Place.ABSENT, Event.COMMIT): Place.PENDING,
+    (Place.ABSENT, Event.JOIN): Place.MEMBER,
+    (Place.MEMBER, Event.PROMOTE): Place.PENDING,
+    (Place.MEMBER, Event.KILL): Place.DEAD,
     (Place.PENDING, Event.CLAIM): Place.CLAIMED,
     (Place.PENDING, Event.KILL): Place.DEAD,
     (Place.CLAIMED, Event.UNCLAIM): Place.PENDING,
@@ -45,6 +51,7 @@ MOVES: dict[tuple[Place, Event], Place] = {
     (Place.CLAIMED, Event.PARK): Place.PENDING,
     (Place.CLAIMED, Event.KILL): Place.DEAD,
     (Place.DEAD, Event.REVIVE): Place.PENDING,
+    (Place.DEAD, Event.JOIN): Place.MEMBER,
 }
 """Every move there is. A pair that is not here does nothing: the event is late, doubled or for another row."""
 
@@ -55,6 +62,14 @@ EVENT_OF: dict[OutcomeKind, Event] = {
     OutcomeKind.DEAD: Event.KILL,
     OutcomeKind.REVIVED: Event.REVIVE,
 }
+
+
+STORED_PLACE: dict[RowState, Place] = {
+    RowState.PENDING: Place.CLAIMED,
+    RowState.DEAD: Place.DEAD,
+    RowState.MEMBER: Place.MEMBER,
+}
+"""Where the row was when an outcome of its generation was made: a pending row then was a claimed one."""
 
 
 def move(place: Place, event: Event) -> Place | None:
@@ -72,7 +87,7 @@ def settle(row: Row, outcome: Outcome, at: int) -> Row | None:
 
     Raises ValueError for an outcome that no claim of a pending row can bring (the caller checks staleness first).
     """
-    place = Place.CLAIMED if row.state is RowState.PENDING else Place.DEAD
+    place = STORED_PLACE[row.state]
     target = move(place, EVENT_OF[outcome.kind])
     if target is None:
         raise ValueError(f"no move {outcome.kind.name} from {place.name}")
@@ -100,8 +115,20 @@ def _first_at(row: Row, outcome: Outcome) -> int:
 
 def revive(row: Row, replay_id: str, at: int) -> Row:
     """A dead row put back by a replay: due at `at`, with a fresh attempt budget and horizon, its last error kept."""
-    if move(Place.DEAD if row.state is RowState.DEAD else Place.PENDING, Event.REVIVE) is None:
+    if move(STORED_PLACE[row.state], Event.REVIVE) is None:
         raise ValueError("only a dead row is revived")
     return replace(
         row, state=RowState.PENDING, at=at, attempts=0, first_at=0, generation=row.generation + 1, replay_id=replay_id
     )
+
+
+def waiting(row: Row, place: int) -> Row:
+    """A new or revived row that waits in its lane, at `place`, instead of being due."""
+    return replace(row, state=RowState.MEMBER, place=place)
+
+
+def promoted(row: Row, at: int) -> Row:
+    """A member that has become its lane's head: due at `at`."""
+    if move(STORED_PLACE[row.state], Event.PROMOTE) is None:
+        raise ValueError("only a member is promoted")
+    return replace(row, state=RowState.PENDING, at=at)

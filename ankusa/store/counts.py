@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ankusa.store.database import Batch, Database
 
@@ -11,6 +11,9 @@ _COUNTS = struct.Struct(">qqq")
 
 PEN = "/pen"
 """The pen's entry: `(entries, bytes, 0)`. A sink key starts with a tenant's name, never with a slash."""
+
+LANES = "/lanes"
+"""The lanes' entry: `(lanes with rows, members, 0)`."""
 
 
 class Counts:
@@ -41,18 +44,20 @@ class Counts:
             else:
                 self.by_sink.pop(key, None)
 
+    def sinks(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
+        """`(sink key, counts)` of every sink key with rows."""
+        return ((key, counts) for key, counts in self.by_sink.items() if not key.startswith("/"))
+
     def total(self) -> tuple[int, int, int]:
         """`(pending live, pending replayed, dead)` of the whole store."""
         live = replayed = dead = 0
-        for key, counts in self.by_sink.items():
-            if key == PEN:
-                continue
+        for _, counts in self.sinks():
             live, replayed, dead = live + counts[0], replayed + counts[1], dead + counts[2]
         return live, replayed, dead
 
     def of_source(self, source_id: str) -> tuple[int, int, int]:
         live = replayed = dead = 0
-        for key, counts in self.by_sink.items():
+        for key, counts in self.sinks():
             if key.split("/")[1] == source_id:
                 live, replayed, dead = live + counts[0], replayed + counts[1], dead + counts[2]
         return live, replayed, dead

@@ -13,6 +13,8 @@
 | `expiry` | expires_at (8), dedupe key | - |
 | `jobs` | job id | job |
 | `breakers` | sink key | breaker |
+| `lanes` | lane | lane |
+| `members` | lane, 0, place (8), seq (8) | - |
 | `pen` | received_at (8), hook id | framed envelope and body |
 | `limits` | tenant | limit |
 | `counts` | sink key | counts |
@@ -27,6 +29,7 @@ _U64 = struct.Struct(">Q")
 _ROW = struct.Struct(">QH")
 _DUE_TAIL = struct.Struct(">QQH")
 _ATTEMPT = struct.Struct(">QHI")
+_MEMBER = struct.Struct(">QQ")
 _LOG = struct.Struct(">BQ")
 
 DUE_TAIL_BYTES = _DUE_TAIL.size
@@ -78,6 +81,20 @@ def expiry_key(expires_at: int, dedupe_key: str) -> bytes:
 
 def pen_key(received_at: int, hook_id: str) -> bytes:
     return _U64.pack(received_at) + hook_id.encode()
+
+
+def member_prefix(lane: str) -> bytes:
+    return lane.encode() + b"\0"
+
+
+def member_key(lane: str, place: int, seq: int) -> bytes:
+    return member_prefix(lane) + _MEMBER.pack(place, seq)
+
+
+def split_member_key(key: bytes) -> tuple[int, int]:
+    """`(place, seq)` of a member key."""
+    place, seq = _MEMBER.unpack_from(key, len(key) - _MEMBER.size)
+    return place, seq
 
 
 def after(key: bytes) -> bytes:

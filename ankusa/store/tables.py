@@ -13,20 +13,20 @@ from typing import Any
 
 from ankusa.core import fold
 from ankusa.store import keys
-from ankusa.store.counts import PEN, Counts
+from ankusa.store.counts import LANES, PEN, Counts
 from ankusa.store.database import Batch, Database
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
 from schemas import records
-from schemas.records import FORMAT_VERSION, Attempt, Breaker, BreakerState, Job, LimitChange, Row, RowState
+from schemas.records import FORMAT_VERSION, Attempt, Breaker, BreakerState, Job, Lane, LimitChange, Row, RowState
 
 log = logging.getLogger("ankusa.store")
 
 FAMILIES = (
     *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
-    *("dedupe", "expiry", "jobs", "breakers", "pen", "limits", "counts", "meta"),
+    *("dedupe", "expiry", "jobs", "breakers", "lanes", "members", "pen", "limits", "counts", "meta"),
 )
-CHURNING = ("rows", "due", "dead", "hooks", "expiry", "pen")
+CHURNING = ("rows", "due", "dead", "hooks", "expiry", "members", "pen")
 
 RECENT_BYTES = 32 << 20
 """Hooks just stored stay in memory up to this much: most are delivered at once, and a read and decode is saved."""
@@ -77,6 +77,29 @@ class Tables:
     def breaker(self, key: str) -> Breaker | None:
         stored = self.database.get("breakers", key.encode())
         return None if stored is None else records.decode_breaker(stored)
+
+    def lane(self, key: str) -> Lane | None:
+        stored = self.database.get("lanes", key.encode())
+        return None if stored is None else records.decode_lane(stored)
+
+    def members(self, key: str) -> Iterator[tuple[int, int]]:
+        """`(place, seq)` of a lane's members, in order."""
+        prefix = keys.member_prefix(key)
+        return (
+            keys.split_member_key(found) for found in self.database.keys("members", prefix, keys.prefix_end(prefix))
+        )
+
+    def lanes(self, start: str = "", limit: int = 100) -> list[tuple[str, Lane]]:
+        """`(key, lane)` of up to `limit` lanes with rows, from key `start` on."""
+        items = self.database.items("lanes", start.encode(), b"\xff")
+        return [
+            (key.decode(), records.decode_lane(value)) for (key, value), _ in zip(items, range(limit), strict=False)
+        ]
+
+    def lane_counts(self) -> tuple[int, int]:
+        """`(lanes with rows, members waiting)`."""
+        lanes, members, _ = self.counts.by_sink.get(LANES, (0, 0, 0))
+        return lanes, members
 
     def breakers(self) -> dict[str, Breaker]:
         """Every breaker that is open or counts failures, by sink key text."""
@@ -285,6 +308,11 @@ class _Writer:
             self.batch.put(keys.dead_key(row.at, seq, sink), b"", self.handles["dead"])
             self.settled.append(seq)
             return
+        if row.state is RowState.MEMBER:
+            assert row.lane is not None
+            self.batch.put(keys.member_key(row.lane, row.place, seq), b"", self.handles["members"])
+            self.changes.setdefault(LANES, [0, 0, 0])[1] += 1
+            return
         replayed = row.replay_id is not None
         key = keys.due_key(replayed, row.tenant_id, row.at, seq, sink)
         self.batch.put(key, b"", self.handles["due"])
@@ -294,6 +322,10 @@ class _Writer:
         self._count(sink, was, -1)
         if was.state is RowState.DEAD:
             self.batch.delete(keys.dead_key(was.at, seq, sink), self.handles["dead"])
+        elif was.state is RowState.MEMBER:
+            assert was.lane is not None
+            self.batch.delete(keys.member_key(was.lane, was.place, seq), self.handles["members"])
+            self.changes.setdefault(LANES, [0, 0, 0])[1] -= 1
         else:
             key = keys.due_key(was.replay_id is not None, was.tenant_id, was.at, seq, sink)
             self.batch.delete(key, self.handles["due"])
@@ -326,6 +358,13 @@ class _Writer:
     def put_job(self, op: fold.PutJob) -> None:
         self.batch.put(op.job.id.encode(), records.encode(op.job), self.handles["jobs"])
 
+    def put_lane(self, op: fold.PutLane) -> None:
+        if op.lane is None:
+            self.batch.delete(op.key.encode(), self.handles["lanes"])
+        else:
+            self.batch.put(op.key.encode(), records.encode(op.lane), self.handles["lanes"])
+        self.changes.setdefault(LANES, [0, 0, 0])[0] += (op.lane is not None) - (op.was is not None)
+
     def put_breaker(self, op: fold.PutBreaker) -> None:
         key, breaker = op.key.encode(), op.breaker
         if breaker.state is BreakerState.CLOSED and not breaker.failures:
@@ -357,6 +396,7 @@ class _Writer:
 
 _WRITE: dict[type[Any], Callable[[_Writer, Any], None]] = {
     fold.PutBreaker: _Writer.put_breaker,
+    fold.PutLane: _Writer.put_lane,
     fold.PutHook: _Writer.put_hook,
     fold.DropHook: _Writer.drop_hook,
     fold.DropDedupe: _Writer.drop_dedupe,

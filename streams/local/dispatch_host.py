@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ankusa.dispatch.ports import Place
 from ankusa.store.due import DueIndex
-from schemas.records import INDEX_BITS, Breaker, Envelope, Job, OutcomeBatch, Row
+from schemas.records import INDEX_BITS, Breaker, Envelope, Job, Lane, OutcomeBatch, Row
 from streams.local.log import LocalLog
 
 
@@ -29,6 +29,12 @@ class _Claimed:
 
     def breaker(self, key: str) -> Breaker | None:
         return self._log.tables.breaker(key)
+
+    def lane(self, key: str) -> Lane | None:
+        return self._log.tables.lane(key)
+
+    def members(self, key: str) -> Iterator[tuple[int, int]]:
+        return self._log.tables.members(key)
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         return self._log.tables.dedupe(key)

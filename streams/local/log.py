@@ -110,7 +110,7 @@ class LocalLog:
     def publish(self, record: OutcomeRecord, row_of: fold.Tables | None = None) -> None:
         """Append outcomes or a replay page. Not durable by itself: losing it means redelivery, never loss."""
         at = self.now()
-        ops = fold.fold_outcomes(record, at, self.tables if row_of is None else row_of)
+        ops = fold.fold_outcomes(record, self.next_offset, at, self.tables if row_of is None else row_of)
         self._write([(Topic.OUTCOMES, records.encode(record))], ops, at, new=False).announce()
         self.on_rows()
 
@@ -161,7 +161,7 @@ class LocalLog:
         try:
             await asyncio.shield(waiter)
         except StoreError as error:
-            self._undo.extend(fold.undo(ops))
+            self._undo[:0] = fold.undo(ops)  # the latest is taken back first
             self.fail(str(error))
             raise
 
