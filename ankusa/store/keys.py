@@ -97,6 +97,10 @@ def split_member_key(key: bytes) -> tuple[int, int]:
     return place, seq
 
 
+def member_lane(key: bytes) -> str:
+    return key[: len(key) - _MEMBER.size - 1].decode()
+
+
 def after(key: bytes) -> bytes:
     """The least key greater than `key`."""
     return key + b"\0"

@@ -89,6 +89,12 @@ class Tables:
             keys.split_member_key(found) for found in self.database.keys("members", prefix, keys.prefix_end(prefix))
         )
 
+    def has_head(self, key: str) -> bool:
+        """Whether a lane's head is a pending row, as it must be while a member waits."""
+        lane = self.lane(key)
+        head = None if lane is None else self.row(lane.head, int(key.split("/")[2]))
+        return head is not None and head.state is RowState.PENDING and head.lane == key
+
     def lanes(self, start: str = "", limit: int = 100) -> list[tuple[str, Lane]]:
         """`(key, lane)` of up to `limit` lanes with rows, from key `start` on."""
         items = self.database.items("lanes", start.encode(), b"\xff")

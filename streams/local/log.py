@@ -28,6 +28,7 @@ from schemas.records import (
     LimitChange,
     OutcomeRecord,
     Purge,
+    RowState,
     Topic,
 )
 from streams.local.flusher import Flusher
@@ -101,7 +102,7 @@ class LocalLog:
     ) -> None:
         rows: dict[int, list[tuple[int, records.Row]]] = {}
         for op in ops:
-            if type(op) is fold.PutRow and op.row is not None:
+            if type(op) is fold.PutRow and op.row is not None and op.row.state is RowState.PENDING:
                 rows.setdefault(op.seq, []).append((op.sink, op.row))
         for (envelope, _, body), answer in zip(hooks, answers, strict=True):
             if type(answer) is fold.Accepted:

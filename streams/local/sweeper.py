@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
-from schemas.records import Topic, seq_of
+from schemas.records import LaneHeal, Topic, seq_of
 from streams.local.log import LocalLog
 
 log = logging.getLogger("ankusa.sweeper")
@@ -37,14 +37,14 @@ class Sweeper:
     def __init__(self, store: LocalLog) -> None:
         self._store = store
         self._task: asyncio.Task[None] | None = None
-        self.counts: dict[str, int] = {"dedupe": 0, "hooks": 0, "attempts": 0, "ids": 0}
+        self.counts: dict[str, int] = {"lanes": 0, "dedupe": 0, "hooks": 0, "attempts": 0, "ids": 0}
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         while True:
-            for sweep in (self.dedupe, self.hooks, self.attempts, self.ids, self.records):
+            for sweep in (self.lanes, self.dedupe, self.hooks, self.attempts, self.ids, self.records):
                 try:
                     for _ in sweep(self._store.now()):
                         await asyncio.sleep(PAUSE_MS / 1000)
@@ -58,6 +58,19 @@ class Sweeper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def lanes(self, at: int) -> Iterator[None]:
+        """Promote a member of each lane whose head is gone. Costs one counter read while no member waits."""
+        start = b""
+        while self._store.tables.lane_counts()[1] and (page := self._slice("members", start, b"\xff")):
+            lanes = {keys.member_lane(key) for key in page}
+            headless = tuple(sorted(lane for lane in lanes if not self._store.tables.has_head(lane)))
+            if headless:
+                log.warning("event=lanes_healed lanes=%d", len(headless))
+                self._store.publish(LaneHeal(headless))
+                self.counts["lanes"] += len(headless)
+            start = keys.prefix_end(keys.member_prefix(keys.member_lane(page[-1])))
+            yield
 
     def dedupe(self, at: int) -> Iterator[None]:
         """Drop dedupe keys that expired by `at`. A key claimed again meanwhile has a new expiry entry, and stays."""

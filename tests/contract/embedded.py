@@ -19,9 +19,10 @@ from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas import records
 from schemas.config import Dispatch, Retry
-from schemas.records import Attempt, Envelope, Job, JobStart, JobState, Page, Revival, Row, RowState
+from schemas.records import Attempt, Envelope, Job, JobStart, JobState, Lane, Page, Revival, Row, RowState
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.log import LocalLog
+from streams.local.sweeper import Sweeper
 from tests.contract.host import STARTS_AT, STEADY, Hook
 from tests.contract.sources import FakeSources
 from tests.contract.virtual_time import VirtualLoop
@@ -129,7 +130,15 @@ class EmbeddedHost:
 
     def _entry(self, hook: Hook) -> tuple[Envelope, bytes, bytes]:
         envelope = Envelope(
-            hook.id, hook.source_id, hook.tenant_id, self.at, hook.sinks, (), "application/json", hook.id
+            hook.id,
+            hook.source_id,
+            hook.tenant_id,
+            self.at,
+            hook.sinks,
+            (),
+            "application/json",
+            hook.id,
+            ordering_keys=hook.ordering_keys,
         )
         return envelope, records.encode(envelope), hook.body
 
@@ -149,6 +158,26 @@ class EmbeddedHost:
 
     def attempts(self, hook_id: str, sink: int = 0) -> list[Attempt]:
         return [line for index, _, line in self.log.tables.attempts_of(self._seq(hook_id)) if index == sink]
+
+    def lane(self, ordering_key: str) -> Lane | None:
+        return self.log.tables.lane(records.lane_key("acme", "orders", 0, "http", ordering_key))
+
+    def lose_row(self, hook_id: str) -> None:
+        database, seq = self.log.tables.database, self._seq(hook_id)
+        batch = database.batch()
+        for sink, row in self.log.tables.rows_of(seq):
+            batch.delete(keys.row_key(seq, sink), database.handles["rows"])
+            key = keys.due_key(keys.LIVE, row.tenant_id, row.at, seq, sink)
+            batch.delete(key, database.handles["due"])
+        database.write(batch)
+        self.log.tables.forget(seq)
+
+    def sweep_lanes(self) -> None:
+        async def sweep() -> None:
+            for _ in Sweeper(self.log).lanes(self.log.now()):
+                pass
+
+        self.loop.run(sweep())
 
     def counts(self) -> tuple[int, int, int]:
         return self.log.tables.counts.total()
@@ -225,10 +254,19 @@ class EmbeddedHost:
 
         self.log.tables.database.write = write  # type: ignore[method-assign]
 
+    def refuse_writes_after_taking_them(self) -> None:
+        write = self.log.tables.database.write
+
+        def take_and_refuse(batch: Any) -> None:
+            write(batch)
+            raise StoreError("Input/output error")
+
+        self.log.tables.database.write = take_and_refuse  # type: ignore[method-assign]
+
     def corrupt_row(self, hook_id: str) -> None:
         self._put_row(hook_id, b"\xc1")
 
-    def lose_row(self, hook_id: str) -> None:
+    def orphan_index_entry(self, hook_id: str) -> None:
         self._put_row(hook_id, None)
 
     def _put_row(self, hook_id: str, stored: bytes | None) -> None:

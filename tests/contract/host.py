@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ankusa.core.pressure import Pressure
 from schemas.config import Retry
-from schemas.records import Attempt, Job, Row
+from schemas.records import Attempt, Job, Lane, Row
 
 STARTS_AT = 1_700_000_000_000
 """Where a host's clock starts, unix ms."""
@@ -29,6 +29,7 @@ class Hook(Struct, frozen=True):
     tenant_id: str = "acme"
     sinks: tuple[str, ...] = ("http",)
     body: bytes = b"{}"
+    ordering_keys: tuple[str | None, ...] = ()
 
 
 def hooks(count: int, *, prefix: str = "hook", **fields: Any) -> list[Hook]:
@@ -71,6 +72,15 @@ class Host(Protocol):
 
     def attempts(self, hook_id: str, sink: int = 0) -> list[Attempt]: ...
 
+    def lane(self, ordering_key: str) -> Lane | None:
+        """The lane of this key at the first sink of tenant acme's source orders."""
+
+    def lose_row(self, hook_id: str) -> None:
+        """Remove a hook's stored rows and nothing else, as no code of ours does."""
+
+    def sweep_lanes(self) -> None:
+        """One pass of the healing sweep."""
+
     def counts(self) -> tuple[int, int, int]:
         """Rows pending live, pending replayed, dead, as the host counts them."""
 
@@ -99,7 +109,7 @@ class Host(Protocol):
     def corrupt_row(self, hook_id: str) -> None:
         """Make the stored row of a hook's first sink undecodable."""
 
-    def lose_row(self, hook_id: str) -> None:
+    def orphan_index_entry(self, hook_id: str) -> None:
         """Remove the row of a hook's first sink, its index entry left."""
 
     def refuse_row_reads(self, times: int, *hook_ids: str) -> None:
@@ -108,8 +118,11 @@ class Host(Protocol):
     def refuse_writes(self, refuse: bool) -> None:
         """A store that takes no writes, and recovers when it does again."""
 
+    def refuse_writes_after_taking_them(self) -> None:
+        """A store that fails after a write has reached it, until `refuse_writes(False)`."""
+
     def refuse_reads(self, *hook_ids: str) -> None:
-        """A store that cannot read these hooks now."""
+        """A store that cannot read these hooks now; without any, one that can read all again."""
 
     def crash(self) -> None:
         """Die without a word and start again on what was on disk."""
