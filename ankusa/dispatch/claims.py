@@ -52,6 +52,9 @@ class Claims:
     def reconfigure(self, settings: Dispatch) -> None:
         self.batch = settings.batch
         self.window.reconfigure(*_limits(settings))
+        for tenant_id in {claim.row.tenant_id for claim in self.by_place.values()}:
+            self._host.live.take_back(tenant_id)
+            self._host.replayed.take_back(tenant_id)
 
     def scan(self, at: int) -> Iterator[Claim]:
         """Claim up to `batch` rows due at `at`. Each is claimed when it is handed out."""

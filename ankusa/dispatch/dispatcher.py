@@ -21,6 +21,7 @@ from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.claims import Claim, Claims
 from ankusa.dispatch.outcomes import OutcomeBuffer
 from ankusa.dispatch.ports import DispatchHost, Sources, SourcesUnavailableError
+from ankusa.dispatch.results import ERROR_CLASSES, answered, raised
 from ankusa.dispatch.sources import DispatchSource
 from ankusa.dispatch.stats import DispatchStats
 from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
@@ -36,12 +37,8 @@ MAX_SLEEP_MS = 5000
 FAULT_MS = 1000
 """The pause after a turn that failed on the store, and of a row whose source store cannot answer."""
 
-ERROR_CLASSES = {
-    "permanent": ErrorClass.PERMANENT,
-    "retry_after": ErrorClass.RETRY_AFTER,
-    "transient": ErrorClass.TRANSIENT,
-    "timeout": ErrorClass.TIMEOUT,
-}
+CANCEL_MS = 1000
+"""How long a stop waits for attempts that it cancelled: one that will not end must not keep the process."""
 
 
 class Dispatcher:
@@ -147,10 +144,14 @@ class Dispatcher:
                 self._begin(claim)
             except StoreError as error:
                 log.warning("event=hook_unreadable seq=%d reason=%s", claim.seq, error)
-                self.slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
-                self.claims.give_back(claim)
-                self._sleep(FAULT_MS)
-                return
+                self._release(claim)
+                self._loop.call_later(FAULT_MS / 1000, self._again, claim)
+
+    def _again(self, claim: Claim) -> None:
+        """Queue a claim whose hook could not be read once more. It stayed claimed: only its own row has waited."""
+        if not self._stopped:
+            self.slots.offer(claim.row.tenant_id, claim.key, claim, replayed=claim.replayed)
+            self._start()
 
     def _begin(self, claim: Claim) -> None:
         """Start the attempt of a claim that has a slot. Options are those of the source as it is now."""
@@ -188,16 +189,14 @@ class Dispatcher:
     async def _attempt(self, claim: Claim, source: DispatchSource, index: int, delivery: Delivery) -> None:
         """Nothing a sink does gets past here."""
         try:
-            result: object = await source.sinks[index].deliver(delivery)
+            result = answered(await source.sinks[index].deliver(delivery))
         except asyncio.CancelledError:
             if claim.settled or self._stopped:
                 raise
             result = Failed("transient", "the sink cancelled its own attempt")
         except Exception as error:
-            result = Failed("transient", f"the sink raised {type(error).__name__}: {error}")
+            result = raised(error)
             log.warning("event=sink_raised key=%s error=%s", claim.key, type(error).__name__)
-        if not isinstance(result, Ok | Failed):
-            result = Failed("transient", f"the sink answered {type(result).__name__}, not a result")
         self._finish(claim, source, index, result)
 
     def _expire(self, claim: Claim, source: DispatchSource, index: int) -> None:
@@ -298,7 +297,7 @@ class Dispatcher:
             self._buffer.flush()
             at = self._clock()
             due = self._host.live.turn(at) or self._host.replayed.turn(at)
-            if not due and not self.claims.by_place:
+            if self._stopped or not (due or self.claims.by_place):
                 return self.settled - before
             self.wake()
             await self._changed.wait()
@@ -316,13 +315,15 @@ class Dispatcher:
             _, late = await asyncio.wait(running, timeout=grace_ms / 1000)
             for task in late:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            if late:
+                await asyncio.wait(late, timeout=CANCEL_MS / 1000)
             log.info("event=drained finished=%d given_back=%d", len(running) - len(late), len(late))
         for claim in self.claims.by_place.values():
             if claim.timer is not None:
                 claim.timer.cancel()
         self._buffer.flush()
         self._buffer.close()
+        self._changed.set()
 
 
 def _head(claim: Claim) -> tuple[int, int, int]:

@@ -37,12 +37,16 @@ class OutcomeBuffer:
         self._written = written
         self._items: list[tuple[Outcome, Claim]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
     def add(self, outcome: Outcome, claim: Claim) -> None:
+        """Take an outcome; not after `close`, when an attempt that would not end ends all the same."""
+        if self._closed:
+            return
         self._items.append((outcome, claim))
         if len(self._items) >= FLUSH_OUTCOMES and not self.refused:
             self.flush()
@@ -55,9 +59,11 @@ class OutcomeBuffer:
             self._timer.cancel()
             self._timer = None
         items, self._items = self._items, []
+        size = FLUSH_OUTCOMES
         while items:
-            part, items = items[:FLUSH_OUTCOMES], items[FLUSH_OUTCOMES:]
-            claimed = {(claim.seq, claim.sink): claim.row for _, claim in part}
+            part, items = items[:size], items[size:]
+            # A refused write may be in the store all the same: what is tried again is judged by the rows as they are.
+            claimed = {} if self.refused else {(claim.seq, claim.sink): claim.row for _, claim in part}
             moves = self._breakers.take_moves(self._clock())
             try:
                 self._host.publish(OutcomeBatch(tuple(outcome for outcome, _ in part), moves), claimed)
@@ -65,6 +71,12 @@ class OutcomeBuffer:
                 self._breakers.put_back(moves)
                 self._keep(part + items, error)
                 return False
+            except Exception:
+                self._breakers.put_back(moves)
+                log.exception("event=outcomes_failed count=%d first_seq=%d", len(part), part[0][0].seq)
+                if len(part) > 1:  # one by one, so that the one that cannot be written costs its own row alone:
+                    items, size = part + items, 1  # it stays claimed, and is due again at the next start
+                continue
             self.refused = 0
             self._written([claim for _, claim in part])
         return True
@@ -74,6 +86,7 @@ class OutcomeBuffer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._closed = True
 
     def _keep(self, items: list[tuple[Outcome, Claim]], error: StoreError) -> None:
         self._items = items + self._items

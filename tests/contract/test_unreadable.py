@@ -63,7 +63,7 @@ def test_index_entries_without_rows_stop_nobody_and_let_a_tick_end(start: Start)
     held_back(host, *hooks(40))
     host.source("orders", sink)
     for hook in hooks(32):
-        host.lose_row(hook.id)
+        host.orphan_index_entry(hook.id)
     host.advance(1000)
     assert sorted(sink.ids) == [hook.id for hook in hooks(40)[32:]]
     host.restart()  # finds the entries without rows again
