@@ -177,15 +177,25 @@ class Dedupe(Section, frozen=True, kw_only=True):
     ttl_seconds: Annotated[int, Meta(ge=1, le=31_536_000)] = 259_200
 
 
+class OrderingKey(Section, frozen=True, kw_only=True):
+    """What an ordered sink keeps in order: a request header, or a dotted path into a JSON body (spec 03 "Lanes")."""
+
+    header: str | None = None
+    json: str | None = None
+
+
 class Sink(Section, frozen=True, kw_only=True):
     """One destination as written. `type` picks the module in `ankusa/sinks`; `options` are its own keys.
 
-    `retry` is common to every type: the loader takes it out of `options`.
+    The other keys are common to every type: the loader takes them out of `options`. An `ordered` sink delivers the
+    hooks of one ordering key one at a time, in the order they were accepted; without a key, all of the source's.
     """
 
     type: str
     options: dict[str, Any] = field(default_factory=dict)
     retry: RetryOverride = field(default_factory=RetryOverride)
+    ordered: bool = False
+    ordering_key: OrderingKey | None = None
 
     def __repr__(self) -> str:
         """Names of the options only: their values hold secrets and URLs with passwords."""

@@ -66,6 +66,10 @@ def _sink(sink: Sink) -> dict[str, Any]:
     retry = _set_keys(msgspec.to_builtins(sink.retry))
     if retry:
         written["retry"] = retry
+    if sink.ordered:
+        written["ordered"] = True
+    if sink.ordering_key is not None:
+        written["ordering_key"] = _set_keys(msgspec.to_builtins(sink.ordering_key))
     return written
 
 

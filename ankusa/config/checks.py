@@ -17,7 +17,7 @@ import msgspec
 
 from ankusa.config.build import Part, build
 from ankusa.config.problems import Problems, at_index, join
-from ankusa.edge.dedupe_key import DedupeSpecError, build_dedupe
+from ankusa.edge.dedupe_key import DedupeSpecError, build_dedupe, build_ordering
 from ankusa.sinks.contract import OptionError
 from ankusa.sinks.egress import Egress as Guard
 from ankusa.sinks.egress import EgressSpecError
@@ -75,6 +75,7 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
                 _ask(path, problems, build_dedupe, part)
             case Sink():
                 _ask(path, problems, check_sink, part, guard)
+                _check_ordering(part, path, problems)
             case Source():
                 _check_source(part, path, problems)
             case _:
@@ -164,6 +165,14 @@ def _guard(egress: Egress | None, problems: Problems) -> Guard:
             problems.add(at_index("egress.allow", index), str(error))
             sound = False
     return Guard(egress.allow if egress and sound else ("0.0.0.0/0", "::/0"))
+
+
+def _check_ordering(sink: Sink, path: str, problems: Problems) -> None:
+    if sink.ordering_key is None:
+        return
+    if not sink.ordered:
+        problems.add(join(path, "ordering_key"), "needs `ordered: true` beside it")
+    _ask(join(path, "ordering_key"), problems, build_ordering, sink.ordering_key)
 
 
 def _check_source(source: Source, path: str, problems: Problems) -> None:

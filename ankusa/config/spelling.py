@@ -13,7 +13,7 @@ from typing import Any
 from ankusa.config.problems import Problems, join
 
 # The sink keys common to every type; the rest are the type's own options.
-_SINK_KEYS = ("type", "retry")
+_SINK_KEYS = ("type", "retry", "ordered", "ordering_key")
 
 _UNITS = ("_ms", "_bytes")
 _DIGITS = re.compile(r"[0-9]{1,18}")

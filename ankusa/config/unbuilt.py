@@ -53,8 +53,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         ("enabled", "max_routes", "ip_denied_status", "trusted_proxies", "ip_rules", "admin", "seed"),
     ),
     Unbuilt("source_store", _when("type", "static"), ("type",)),
-    Unbuilt("sources.*.sinks[].ordered", lambda value, _around: _same(value, False)),
-    Unbuilt("sources.*.sinks[].ordering_key", _never),
 )
 
 # Values of a built key that are known and not built.

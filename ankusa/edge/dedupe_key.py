@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ankusa.verify.contract import Headers, is_header_name
-from schemas.config import Dedupe, DedupePreset
+from schemas.config import Dedupe, DedupePreset, OrderingKey
 
 MAX_KEY_BYTES = 512
 """Longest key kept as it is, in UTF-8. The key is part of an index key and of the idempotency key that is
@@ -155,6 +155,13 @@ _PRESETS: dict[DedupePreset, DedupeKey] = {
     "shopify": HeaderKey("x-shopify-webhook-id"),
     "stripe": JsonKey("id"),
 }
+
+
+def build_ordering(spec: OrderingKey) -> DedupeKey:
+    """The extraction of an `ordering_key` section: one of header and json. Raises DedupeSpecError as `build_dedupe`."""
+    if (spec.header is None) == (spec.json is None):
+        raise DedupeSpecError("json", "give exactly one of header, json")
+    return build_dedupe(Dedupe(header=spec.header, json=spec.json))
 
 
 def build_dedupe(spec: Dedupe) -> DedupeKey:

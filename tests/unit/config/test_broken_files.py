@@ -274,8 +274,19 @@ BROKEN = [
     ("claim_check", SOUND + "claim_check: {port: 4001}", "claim_check", NOT_BUILT),
     ("lifecycle", SOUND + "lifecycle: {sinks: [{type: log}]}", "lifecycle", NOT_BUILT),
     ("a persistent source store", SOUND + "source_store: {type: persistent}", "source_store", NOT_BUILT),
-    ("an ordered sink", sink("type: log, ordered: true"), "sources.a.sinks[0].ordered", NOT_BUILT),
-    ("an ordering key", sink("type: log, ordering_key: {json: id}"), "sources.a.sinks[0].ordering_key", NOT_BUILT),
+    (
+        "an ordering key without order",
+        sink("type: log, ordering_key: {json: id}"),
+        "sources.a.sinks[0].ordering_key",
+        "ordered",
+    ),
+    (
+        "an ordering key of nothing",
+        sink("type: log, ordered: true, ordering_key: {}"),
+        "sources.a.sinks[0].ordering_key.json",
+        "exactly one",
+    ),
+    ("order of the wrong kind", sink("type: log, ordered: often"), "sources.a.sinks[0].ordered", "true or false"),
     # References to the environment.
     ("a missing variable", verify("type: stripe, secret: '${NOPE}'"), "sources.a.verify.secret", "NOPE is not set"),
     (
