@@ -49,6 +49,7 @@ class LocalLog:
         self.unavailable: str | None = None
         self.low_space: str | None = None
         self._undo: list[fold.Op] = []
+        self._fsync_failed = False
         self.undurable: set[int] = set()
         self.on_rows: Callable[[], None] = lambda: None
 
@@ -83,15 +84,9 @@ class LocalLog:
         if holds:
             ops.extend(fold.fold_held(holds))
             batch_records.extend((Topic.QUARANTINE, records.encode(held_bytes)) for _, held_bytes, _ in holds)
-        applied = self._write(batch_records, ops, at)
+        applied = self._write(batch_records, ops, at, undo=ops)
         self._remember(hooks, answers, ops)
-        self.undurable.add(offset)
-        try:
-            await self._durable(ops)
-        finally:
-            self.undurable.discard(offset)
-        applied.announce()
-        self.on_rows()
+        await self._durable(offset, applied, undo=ops)
         return answers
 
     def _remember(
@@ -117,25 +112,34 @@ class LocalLog:
 
     async def command(self, record: JobRecord) -> None:
         """Append a replay command, durably."""
-        ops = fold.fold_job(record, self.tables)
-        applied = self._write([(Topic.REPLAYS, records.encode(record))], ops, self.now())
-        await self._durable(ops if isinstance(record, records.JobStart) else [])
-        applied.announce()
+        offset, ops = self.next_offset, fold.fold_job(record, self.tables)
+        undo = ops if isinstance(record, records.JobStart) else []
+        applied = self._write([(Topic.REPLAYS, records.encode(record))], ops, self.now(), undo=undo)
+        await self._durable(offset, applied, undo=undo)
 
     async def purge(self, record: Purge) -> None:
         """Delete pen entries, durably."""
-        self._write([(Topic.QUARANTINE, records.encode(record))], fold.fold_purge(record), self.now())
-        await self._durable([])
+        offset, ops = self.next_offset, fold.fold_purge(record)
+        applied = self._write([(Topic.QUARANTINE, records.encode(record))], ops, self.now())
+        await self._durable(offset, applied)
 
     async def limit(self, record: LimitChange) -> None:
         """Set or take back a tenant's ingest limit, durably."""
-        self._write([(Topic.LIMITS, records.encode(record))], fold.fold_limit(record), self.now())
-        await self._durable([])
+        offset, ops = self.next_offset, fold.fold_limit(record)
+        applied = self._write([(Topic.LIMITS, records.encode(record))], ops, self.now())
+        await self._durable(offset, applied)
 
     def _write(
-        self, batch_records: Sequence[tuple[Topic, bytes]], ops: Sequence[fold.Op], at: int, *, new: bool = True
+        self,
+        batch_records: Sequence[tuple[Topic, bytes]],
+        ops: Sequence[fold.Op],
+        at: int,
+        *,
+        new: bool = True,
+        undo: Sequence[fold.Op] = (),
     ) -> Applied:
-        """Steps 2 and 3. `new` marks what is refused already while space is low."""
+        """Steps 2 and 3. `new` marks what is refused already while space is low. `undo` is taken back at recovery when
+        the store refuses: the batch may have reached it all the same."""
         refusing = self.refusing if new else self.unavailable
         if refusing is not None:
             raise StoreError(refusing)
@@ -150,21 +154,37 @@ class LocalLog:
         try:
             database.write(batch)
         except StoreError as error:
-            self.fail(str(error))
+            self._take_back_later(undo, error)
             raise
         self._last_at = at
         applied.written()
         return applied
 
-    async def _durable(self, ops: Sequence[fold.Op]) -> None:
-        """Wait until what was written is durable. `ops` are taken back at recovery when it cannot be."""
-        waiter = self._flusher.wait()
+    async def _durable(self, offset: int, applied: Applied, *, undo: Sequence[fold.Op] = ()) -> None:
+        """Steps 4 and 5, carried to their end although the caller is cancelled: what is stored is announced or taken
+        back."""
+        self.undurable.add(offset)
+        await asyncio.shield(self._settle(offset, applied, undo))
+
+    async def _settle(self, offset: int, applied: Applied, undo: Sequence[fold.Op]) -> None:
         try:
-            await asyncio.shield(waiter)
+            await self._flusher.wait()
+            if self._fsync_failed:
+                # An fsync that succeeds after one that failed vouches for nothing, and a duplicate was answered with
+                # the id of a hook that may be among those taken back.
+                raise StoreError(self.unavailable or "an earlier fsync failed")
         except StoreError as error:
-            self._undo[:0] = fold.undo(ops)  # the latest is taken back first
-            self.fail(str(error))
+            self._fsync_failed = True
+            self._take_back_later(undo, error)
             raise
+        finally:
+            self.undurable.discard(offset)
+        applied.announce()
+        self.on_rows()
+
+    def _take_back_later(self, ops: Sequence[fold.Op], error: StoreError) -> None:
+        self._undo[:0] = fold.undo(ops)  # the latest is taken back first
+        self.fail(str(error))
 
     # -- trouble --------------------------------------------------------------
 
@@ -175,6 +195,8 @@ class LocalLog:
 
     def recover(self) -> None:
         """Open the store again and take back what was refused. Raises StoreError while that cannot be done."""
+        if self.undurable:
+            raise StoreError("an fsync is still running")
         self.tables.close()
         self.tables = Tables(self.path)
         self._read_next()
@@ -188,6 +210,7 @@ class LocalLog:
             database.flush()
             applied.written()
             self._undo = []
+        self._fsync_failed = False
         self.unavailable = None
         self.on_rows()
 
