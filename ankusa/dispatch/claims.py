@@ -25,7 +25,7 @@ REPLAY_WINDOW_SHARE = 4
 class Claim:
     """One claimed row on its way: queued, then running, then settled."""
 
-    __slots__ = ("key", "probe", "replayed", "row", "seq", "settled", "sink", "started_at", "task", "timer")
+    __slots__ = ("key", "probe", "replayed", "row", "seq", "settled", "sink", "slotted", "started_at", "task", "timer")
 
     def __init__(self, seq: int, sink: int, row: Row) -> None:
         self.seq = seq
@@ -34,6 +34,7 @@ class Claim:
         self.replayed = row.replay_id is not None
         self.key = ""
         self.probe = False
+        self.slotted = False
         self.started_at = 0
         self.settled = False
         self.task: asyncio.Task[None] | None = None

@@ -136,21 +136,29 @@ class Dispatcher:
         if self.breakers.phase(claim.key, at) is Phase.OPEN:
             self._park(claim, source.policies[index], at)
             return
-        self.slots.offer(row.tenant_id, claim.key, claim, replayed=claim.replayed)
+        if source.sinks[index].batching:
+            self._launch(claim)
+        else:
+            self.slots.offer(row.tenant_id, claim.key, claim, replayed=claim.replayed)
 
     def _start(self) -> None:
         while not self._stopped and (claim := self.slots.next()) is not None:
-            try:
-                self._begin(claim)
-            except StoreError as error:
-                log.warning("event=hook_unreadable seq=%d reason=%s", claim.seq, error)
-                self._release(claim)
-                self._loop.call_later(FAULT_MS / 1000, self._again, claim)
+            claim.slotted = True
+            self._launch(claim)
+
+    def _launch(self, claim: Claim) -> None:
+        """Begin an attempt; a batching sink's takes no slot, for the sink bounds its own queue and requests."""
+        try:
+            self._begin(claim)
+        except StoreError as error:
+            log.warning("event=hook_unreadable seq=%d reason=%s", claim.seq, error)
+            self._release(claim)
+            self._loop.call_later(FAULT_MS / 1000, self._again, claim)
 
     def _again(self, claim: Claim) -> None:
         """Queue a claim whose hook could not be read once more. It stayed claimed: only its own row has waited."""
         if not self._stopped:
-            self.slots.offer(claim.row.tenant_id, claim.key, claim, replayed=claim.replayed)
+            self._queue(claim, self._clock())
             self._start()
 
     def _begin(self, claim: Claim) -> None:
@@ -249,7 +257,9 @@ class Dispatcher:
         self._settle(claim, Outcome(*_head(claim), decision.kind, at, 0, 0, *_rest(decision)))
 
     def _release(self, claim: Claim) -> None:
-        self.slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
+        if claim.slotted:
+            claim.slotted = False
+            self.slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
 
     def _bury(self, claim: Claim, reason: str, at: int) -> None:
         """Dead without an attempt: there is nothing, or nobody, to deliver."""

@@ -58,9 +58,13 @@ SinkResult = Ok | Failed
 
 
 class SinkClient(Protocol):
-    """A built sink: one destination of one source, with options checked."""
+    """A built sink: one destination of one source, with options checked.
+
+    A `batching` sink gathers deliveries into requests of its own, and bounds both: its attempts take no slot.
+    """
 
     type: str
+    batching: bool
 
     async def deliver(self, delivery: Delivery) -> SinkResult:
         """Send once. Bounded by its own timeout; cancelled by the dispatcher past `attempt_timeout_ms`."""

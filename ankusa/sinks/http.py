@@ -54,6 +54,7 @@ class HttpSink:
     """A built `http` sink. Many deliveries may run at once, on one event loop."""
 
     type = "http"
+    batching = False
 
     def __init__(self, options: HttpOptions, judged: Destination | Refusal, clients: HttpClients) -> None:
         """`judged` is the guard's word on the URL; a Refusal makes every delivery a permanent failure."""

@@ -32,6 +32,7 @@ class LogSink:
     """A built `log` sink."""
 
     type = "log"
+    batching = False
 
     def __init__(self, level: int) -> None:
         self._level = level

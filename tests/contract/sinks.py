@@ -44,8 +44,9 @@ class ScriptedSink:
     One script serves all hooks, step by step. `got` holds what it was handed, in order.
     """
 
-    def __init__(self, *script: Any, type: str = "http") -> None:
+    def __init__(self, *script: Any, type: str = "http", batching: bool = False) -> None:
         self.type = type
+        self.batching = batching
         self.script: Sequence[Any] = script or (OK,)
         self.got: list[Delivery] = []
         self.running = 0
