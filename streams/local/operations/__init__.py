@@ -1,0 +1,177 @@
+"""The embedded implementation of the admin API's port: one local log and the parts around it.
+
+Owns the joining of the parts and the refusal while the store is away; the work of each answer is in the modules beside.
+All methods run on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from ankusa.admission import Admission
+from ankusa.core import job as jobs
+from ankusa.dispatch.dispatcher import Dispatcher
+from ankusa.metrics import Figures, Metrics
+from ankusa.operations import BadCursor, Identity, Tenants
+from ankusa.redact import redact
+from ankusa.replay.answers import StoreUnavailable
+from ankusa.replay.operator import Operator
+from ankusa.store.errors import StoreError
+from ankusa.store.tables import Tables
+from schemas.api import DeadLetters, HeldHooks, Hook, Job, Limit, Limits, Purged, Stats, TenantLimit
+from schemas.api_requests import DeadLetterQuery, HeldQuery, PurgeQuery, StatsQuery
+from schemas.config import Config, RateLimit
+from schemas.records import LimitChange
+from streams.local.health import Health
+from streams.local.intake import Intake
+from streams.local.log import LocalLog
+from streams.local.operations import figures, hook_view, pen
+from streams.local.operations.dead_letters import Listing
+from streams.local.sweeper import Sweeper
+
+
+class Engine(Protocol):
+    """What the admin API needs of an engine. `config` is replaced by a reload, `log.tables` by a recovery: neither is
+    kept here."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def log(self) -> LocalLog: ...
+    @property
+    def health(self) -> Health: ...
+    @property
+    def intake(self) -> Intake: ...
+    @property
+    def admission(self) -> Admission: ...
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+    @property
+    def sweeper(self) -> Sweeper: ...
+    @property
+    def replays(self) -> Operator: ...
+
+
+class LocalOperations:
+    """Implements `ankusa.operations.Operations`."""
+
+    def __init__(self, engine: Engine) -> None:
+        node = engine.config.node
+        self.identity = Identity(node.instance, version("ankusa-server"), node.roles)
+        self._engine = engine
+        self._gated = figures.Gated()
+        self._metrics = Metrics(self._figures)
+
+    @property
+    def replays(self) -> Operator:
+        return self._engine.replays
+
+    def not_ready(self) -> dict[str, str]:
+        refusing = self._engine.log.refusing
+        return {} if refusing is None else {"store": refusing}
+
+    def config(self) -> dict[str, Any]:
+        return redact(self._engine.config)
+
+    def metrics(self) -> bytes:
+        return self._metrics.render()
+
+    def _tables(self) -> Tables:
+        """The tables as they are now; closed ones, while a recovery fails, raise StoreError at the first read."""
+        return self._engine.log.tables
+
+    # -- hooks ----------------------------------------------------------------
+
+    async def stats(self, query: StatsQuery, tenants: Tenants) -> Stats | BadCursor:
+        engine = self._engine
+        kept = engine.replays.list(tenants)
+        if isinstance(kept, StoreUnavailable):
+            raise StoreError(kept.reason)
+        unfinished = [Job.model_validate(engine.replays.to_json(job)) for job in kept if job.state in jobs.UNFINISHED]
+        return figures.stats(self._tables(), engine.dispatcher, unfinished, query, tenants, engine.log.now())
+
+    async def dead_letters(self, query: DeadLetterQuery, tenants: Tenants) -> DeadLetters | BadCursor:
+        return await Listing(self._tables, query, tenants).page()
+
+    def hook(self, hook_id: str, *, body: bool, tenants: Tenants) -> Hook | None:
+        return hook_view.view(
+            self._tables(), hook_id, body=body, tenants=tenants, claimed=self._claimed, tenant_of=self._tenant_of
+        )
+
+    def _claimed(self, seq: int, sink: int) -> bool:
+        return (seq, sink) in self._engine.dispatcher.claims.by_place
+
+    def _tenant_of(self, source_id: str) -> str | None:
+        source = self._engine.config.sources.get(source_id)
+        return None if source is None else source.tenant
+
+    # -- the pen --------------------------------------------------------------
+
+    async def held(self, query: HeldQuery, tenants: Tenants) -> HeldHooks | BadCursor:
+        return await pen.listing(self._tables, query, tenants)
+
+    async def purge(self, query: PurgeQuery, tenants: Tenants) -> Purged:
+        return await pen.purge(self._tables, self._engine.log, query, tenants)
+
+    # -- rate limits ----------------------------------------------------------
+
+    def limits(self, tenants: Tenants) -> Limits:
+        admission = self._engine.admission
+        default = admission.default
+        named = admission.overrides.keys() | admission.configured.keys()
+        return Limits(
+            default=None if default is None else Limit(rate=default.rate, burst=default.burst),
+            tenants=[self.limit(name) for name in sorted(named) if tenants is None or name in tenants],
+        )
+
+    def limit(self, tenant_id: str) -> TenantLimit:
+        limit, source = self._engine.admission.limit_of(tenant_id)
+        figures = {} if limit is None else {"rate": limit.rate, "burst": limit.burst}
+        return TenantLimit.model_validate(
+            {"tenant": tenant_id, "rate": None, "burst": None, "source": source} | figures
+        )
+
+    async def set_limit(self, tenant_id: str, rate: float, burst: int) -> TenantLimit:
+        log = self._engine.log
+        await log.limit(LimitChange(tenant_id, log.now(), rate, burst))
+        self._engine.admission.overrides[tenant_id] = RateLimit(rate=rate, burst=burst)
+        return self.limit(tenant_id)
+
+    async def drop_limit(self, tenant_id: str) -> bool:
+        if tenant_id not in self._engine.admission.overrides:
+            return False
+        log = self._engine.log
+        await log.limit(LimitChange(tenant_id, log.now(), None, None))
+        self._engine.admission.overrides.pop(tenant_id, None)
+        return True
+
+    # -- metrics --------------------------------------------------------------
+
+    def _figures(self) -> Figures:
+        engine = self._engine
+        log, dispatcher = engine.log, engine.dispatcher
+        pen_entries, pen_bytes = log.tables.pen_size()
+        pressure = dispatcher.pressure()
+        kept = engine.replays.list()
+        return Figures(
+            instance=self.identity.instance,
+            version=self.identity.version,
+            store_up=log.refusing is None,
+            store_bytes=log.tables.database.size_bytes(),
+            store_recoveries=engine.health.recoveries,
+            next_offset=log.next_offset,
+            reclaimed=engine.sweeper.counts,
+            pen_entries=pen_entries,
+            pen_bytes=pen_bytes,
+            answered={status.name.lower(): count for status, count in engine.intake.answered.items()},
+            sinks=figures.sink_figures(log.tables.counts, dispatcher),
+            lag_ms=None if pressure is None else pressure.lag_ms,
+            window=figures.window(dispatcher),
+            attempts=figures.attempts(dispatcher),
+            outcomes=figures.outcomes(dispatcher),
+            lanes=log.tables.lane_counts(),
+            open_breakers=len(dispatcher.breakers.open()),
+            replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
+            gated=self._gated.total if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
+        )
