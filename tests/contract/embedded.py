@@ -74,8 +74,7 @@ class EmbeddedHost:
         return log is not None and log._flusher._running
 
     def crash(self) -> None:
-        image = self._folder / str(self._life + 1)
-        shutil.copytree(self._folder / str(self._life), image)
+        _copy(self._folder / str(self._life), self._folder / str(self._life + 1))
         self.dispatcher._stopped = True  # whatever dies after the copy must not be seen to deliver
         self.close()
         self._life += 1
@@ -300,6 +299,18 @@ class EmbeddedHost:
             return LocalDispatchHost.hook(host, seq)
 
         host.hook = hook  # type: ignore[method-assign]
+
+
+def _copy(store: Path, image: Path) -> None:
+    """Copy an open store as a crash would leave it. A compaction that ends meanwhile makes the copy no moment's: again."""
+    for _ in range(50):
+        before = sorted(file.name for file in store.iterdir())
+        with contextlib.suppress(shutil.Error, FileNotFoundError):
+            shutil.copytree(store, image)
+            if sorted(file.name for file in store.iterdir()) == before:
+                return
+        shutil.rmtree(image, ignore_errors=True)
+    raise AssertionError("the store never held still")
 
 
 @contextlib.contextmanager
