@@ -36,8 +36,10 @@ class DueIndex:
         self._database = database
         self._class = row_class
         self._heads: dict[str, Head] = {}
-        # Entries may be stale: one counts only while its time is still the tenant's.
+        # Entries may be stale: one counts only while its time is still the tenant's. None is in it twice, or a row far
+        # ahead would add one for every hook that passes it.
         self._waiting: list[tuple[int, str]] = []
+        self._queued: set[tuple[int, str]] = set()
         # Tenants whose first row is due, in turn order; the front goes first in the next scan.
         self._turn: OrderedDict[str, None] = OrderedDict()
         # Tenants at their window: neither scanned nor woken for, until an outcome frees room.
@@ -55,7 +57,18 @@ class DueIndex:
     def _set(self, head: Head) -> None:
         self._heads[head.tenant_id] = head
         self._turn.pop(head.tenant_id, None)
-        heapq.heappush(self._waiting, (head.due_at, head.tenant_id))
+        self._wait(head)
+
+    def _wait(self, head: Head) -> None:
+        entry = (head.due_at, head.tenant_id)
+        if entry not in self._queued:
+            self._queued.add(entry)
+            heapq.heappush(self._waiting, entry)
+
+    def _popped(self) -> tuple[int, str]:
+        entry = heapq.heappop(self._waiting)
+        self._queued.remove(entry)
+        return entry
 
     def added(self, tenant_id: str, due_at: int, key: bytes) -> None:
         """A pending row was stored, or given back unclaimed, under `key`."""
@@ -68,7 +81,7 @@ class DueIndex:
         if due_at < head.due_at:
             head.due_at = due_at
             if tenant_id not in self._turn:
-                heapq.heappush(self._waiting, (due_at, tenant_id))
+                self._wait(head)
 
     def give_back(self, tenant_id: str, due_at: int, seq: int, sink: int) -> None:
         """A row that a page handed out was not claimed, or is no longer."""
@@ -77,7 +90,7 @@ class DueIndex:
     def turn(self, at: int) -> OrderedDict[str, None]:
         """Tenants with a row due at `at`, in turn order. The caller moves those it serves to the end."""
         while self._waiting and self._waiting[0][0] <= at:
-            due_at, tenant_id = heapq.heappop(self._waiting)
+            due_at, tenant_id = self._popped()
             head = self._heads.get(tenant_id)
             if head is not None and head.due_at == due_at and tenant_id not in self._aside:
                 self._turn.setdefault(tenant_id)
@@ -95,7 +108,7 @@ class DueIndex:
         self._aside.remove(tenant_id)
         head = self._heads.get(tenant_id)
         if head is not None:
-            heapq.heappush(self._waiting, (head.due_at, tenant_id))
+            self._wait(head)
         return True
 
     def page(
@@ -133,7 +146,7 @@ class DueIndex:
         head.low, head.due_at = low, following
         if following > at:
             self._turn.pop(head.tenant_id, None)
-            heapq.heappush(self._waiting, (following, head.tenant_id))
+            self._wait(head)
 
     def oldest_due_at(self, at: int) -> int | None:
         """The due time of the oldest row due at `at`, None when none is."""
@@ -150,5 +163,5 @@ class DueIndex:
             waits = tenant_id not in self._turn and tenant_id not in self._aside
             if head is not None and head.due_at == due_at and waits:
                 return due_at
-            heapq.heappop(self._waiting)
+            self._popped()
         return None
