@@ -302,7 +302,7 @@ class EmbeddedHost:
 
 
 def _copy(store: Path, image: Path) -> None:
-    """Copy an open store as a crash would leave it. A compaction that ends meanwhile makes the copy no moment's: again."""
+    """Copy an open store as a crash would leave it; again when a compaction ended meanwhile."""
     for _ in range(50):
         before = sorted(file.name for file in store.iterdir())
         with contextlib.suppress(shutil.Error, FileNotFoundError):
