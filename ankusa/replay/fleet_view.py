@@ -137,7 +137,7 @@ def show_outcome(console: Console, reports: Sequence[Report]) -> None:
     jobs = [report.job for report in reports if report.job is not None]
     sums = "  ".join(f"{name} {sum(job[name] for job in jobs):,}" for name in ("moved", "delivered", "dead", "skipped"))
     console.print(
-        f"{len(reports)} nodes: "
+        f"{len(reports)} {'node' if len(reports) == 1 else 'nodes'}: "
         + ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         + f"  {sums}",
         highlight=False,
