@@ -1,8 +1,8 @@
 """Who starts next: claimed rows wait in one queue per sink key, and free slots go round (spec 03).
 
 Round-robin over tenants, then over the tenant's sink keys with work; live rows before replayed ones. Caps: all
-attempts, each tenant's, each sink key's. Replayed rows leave a quarter of the slots and of each sink key's
-cap alone, so that a live hook never waits for a replayed one to end. Owns the order; never runs anything.
+attempts, each tenant's, each sink key's. Replayed rows leave a quarter of the slots, of each tenant's and of each sink
+key's cap alone, so that a live hook never waits for a replayed one to end. Owns the order; never runs anything.
 
 Every operation is O(1) in waiting rows, tenants and sink keys: a turn holds only what may start, and a tenant
 or sink key at its cap is out of it until one of its attempts ends.
@@ -88,6 +88,7 @@ class Slots(Generic[Item]):
         self._by_sink: dict[str, int] = {}
         self._replays_by_sink: dict[str, int] = {}
         self._by_tenant: dict[str, int] = {}
+        self._replays_by_tenant: dict[str, int] = {}
         self._live: _Line[Item] = _Line()
         self._replayed: _Line[Item] = _Line()
 
@@ -165,6 +166,7 @@ class Slots(Generic[Item]):
         if replayed:
             self.replays_running += change
             _add(self._replays_by_sink, key, change)
+            _add(self._replays_by_tenant, tenant_id, change)
 
     def _refresh(self, tenant_id: str, key: str) -> None:
         """Put the sink key and its tenant into or out of each class's turn, as their counts now say."""
@@ -174,10 +176,15 @@ class Slots(Generic[Item]):
         replay_room = room and (
             caps.per_sink is None or self._replays_by_sink.get(key, 0) < replay_share(caps.per_sink)
         )
-        tenant_room = self._by_tenant.get(tenant_id, 0) < caps.per_tenant.get(tenant_id, caps.default_tenant)
-        for line, free in ((self._live, room), (self._replayed, replay_room)):
+        tenant_cap = caps.per_tenant.get(tenant_id, caps.default_tenant)
+        tenant_room = self._by_tenant.get(tenant_id, 0) < tenant_cap
+        tenant_replay_room = tenant_room and self._replays_by_tenant.get(tenant_id, 0) < replay_share(tenant_cap)
+        for line, free, has_room in (
+            (self._live, room, tenant_room),
+            (self._replayed, replay_room, tenant_replay_room),
+        ):
             line.set_key(tenant_id, key, may_start=free and key in line.queues)
-            line.set_tenant(tenant_id, has_room=tenant_room)
+            line.set_tenant(tenant_id, has_room=has_room)
         if not running and key not in self._live.queues and key not in self._replayed.queues:
             self._tenant_of.pop(key, None)
 

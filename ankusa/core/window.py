@@ -15,6 +15,15 @@ class Limits(Struct, frozen=True):
     size_bytes: int
 
 
+REPLAY_SHARE = 4
+"""Replayed rows may hold a quarter of a window: enough to keep every slot busy, while live ones have the rest."""
+
+
+def replay_part(limits: Limits) -> Limits:
+    """How much of a window replayed rows may hold, at least a row."""
+    return Limits(max(1, limits.rows // REPLAY_SHARE), max(1, limits.size_bytes // REPLAY_SHARE))
+
+
 class Used:
     """What is claimed now, of one window."""
 
@@ -31,21 +40,20 @@ class Used:
 
 
 class Window:
-    """Claimed rows by tenant under a global budget; replayed rows have a smaller budget inside it.
+    """Claimed rows by tenant under a global budget; replayed rows have a part of each, so that a replay never fills the
+    window, the whole one or its tenant's, that the next live hook needs."""
 
-    `replay_limits` keeps a replay from filling the window that the next live hook needs.
-    """
-
-    def __init__(self, limits: Limits, replay_limits: Limits, tenants: dict[str, Limits], default: Limits) -> None:
-        self.reconfigure(limits, replay_limits, tenants, default)
+    def __init__(self, limits: Limits, tenants: dict[str, Limits], default: Limits) -> None:
+        self.reconfigure(limits, tenants, default)
         self.used = Used()
         self.replay_used = Used()
         self._tenants: dict[str, Used] = {}
+        self._tenant_replays: dict[str, Used] = {}
 
-    def reconfigure(self, limits: Limits, replay_limits: Limits, tenants: dict[str, Limits], default: Limits) -> None:
+    def reconfigure(self, limits: Limits, tenants: dict[str, Limits], default: Limits) -> None:
         """New budgets. What is claimed stays claimed; a lowered one only stops the next claim."""
         self.limits = limits
-        self.replay_limits = replay_limits
+        self.replay_limits = replay_part(limits)
         self.tenant_limits = tenants
         self.default_limits = default
 
@@ -53,18 +61,24 @@ class Window:
         """Whether any row may be claimed."""
         return self.used.room(self.limits) and (not replayed or self.replay_used.room(self.replay_limits))
 
-    def tenant_room(self, tenant_id: str) -> bool:
+    def tenant_room(self, tenant_id: str, *, replayed: bool) -> bool:
         """Whether a row of this tenant may be claimed, global budget aside."""
+        limits = self._limits_of(tenant_id)
         used = self._tenants.get(tenant_id)
-        return used is None or used.room(self.tenant_limits.get(tenant_id, self.default_limits))
+        if used is not None and not used.room(limits):
+            return False
+        replays = self._tenant_replays.get(tenant_id) if replayed else None
+        return replays is None or replays.room(replay_part(limits))
 
     def rows_left(self, tenant_id: str, *, replayed: bool) -> int:
         """How many more rows of this tenant the counts allow, bytes aside: no page need be longer."""
-        left = self.limits.rows - self.used.rows
-        tenant = self._tenants.get(tenant_id)
-        limits = self.tenant_limits.get(tenant_id, self.default_limits)
-        left = min(left, limits.rows - (tenant.rows if tenant else 0))
-        return min(left, self.replay_limits.rows - self.replay_used.rows) if replayed else left
+        limits = self._limits_of(tenant_id)
+        left = min(self.limits.rows - self.used.rows, limits.rows - self.tenant_rows(tenant_id))
+        if not replayed:
+            return left
+        replays = self._tenant_replays.get(tenant_id)
+        tenant_left = replay_part(limits).rows - (replays.rows if replays else 0)
+        return min(left, tenant_left, self.replay_limits.rows - self.replay_used.rows)
 
     def claim(self, tenant_id: str, size_bytes: int, *, replayed: bool) -> None:
         for used in self._parts(tenant_id, replayed):
@@ -75,15 +89,24 @@ class Window:
         for used in self._parts(tenant_id, replayed):
             used.rows -= 1
             used.size_bytes -= size_bytes
-        if self._tenants[tenant_id].rows == 0:
-            del self._tenants[tenant_id]
+        for tenants in (self._tenants, self._tenant_replays):
+            if tenant_id in tenants and tenants[tenant_id].rows == 0:
+                del tenants[tenant_id]
 
     def tenant_rows(self, tenant_id: str) -> int:
         used = self._tenants.get(tenant_id)
         return used.rows if used else 0
 
+    def _limits_of(self, tenant_id: str) -> Limits:
+        return self.tenant_limits.get(tenant_id, self.default_limits)
+
     def _parts(self, tenant_id: str, replayed: bool) -> tuple[Used, ...]:
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
             tenant = self._tenants[tenant_id] = Used()
-        return (self.used, tenant, self.replay_used) if replayed else (self.used, tenant)
+        if not replayed:
+            return self.used, tenant
+        replays = self._tenant_replays.get(tenant_id)
+        if replays is None:
+            replays = self._tenant_replays[tenant_id] = Used()
+        return self.used, tenant, self.replay_used, replays

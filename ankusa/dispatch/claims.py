@@ -18,9 +18,6 @@ from schemas.records import Row
 QUANTUM = 8
 """The least rows a tenant is asked for in its turn. A page costs a seek (some 20 us): fewer rows would not repay it."""
 
-REPLAY_WINDOW_SHARE = 4
-"""Replayed rows may hold a quarter of the window: enough to keep every slot busy, while the rest is free for live."""
-
 
 class Claim:
     """One claimed row on its way: queued, then running, then settled."""
@@ -75,7 +72,7 @@ class Claims:
             tenant_id = next((tenant_id for tenant_id in turn if tenant_id not in unreadable), None)
             if tenant_id is None:
                 break
-            if not self.window.tenant_room(tenant_id):
+            if not self.window.tenant_room(tenant_id, replayed=replayed):
                 due.set_aside(tenant_id)
                 continue
             limit = min(quantum, budget, self.window.rows_left(tenant_id, replayed=replayed))
@@ -109,7 +106,8 @@ class Claims:
         for (due_at, seq, sink), row in zip(page, rows, strict=True):
             if row is None:  # an index entry without a row that can be read: nothing to deliver
                 continue
-            if not self.window.room(replayed=replayed) or not self.window.tenant_room(tenant_id):
+            room = self.window.room(replayed=replayed) and self.window.tenant_room(tenant_id, replayed=replayed)
+            if not room:
                 due.give_back(tenant_id, due_at, seq, sink)
                 continue
             claim = Claim(seq, sink, row)
@@ -132,12 +130,11 @@ class Claims:
         due.give_back(claim.row.tenant_id, claim.row.at, claim.seq, claim.sink)
 
 
-def _limits(settings: Dispatch) -> tuple[Limits, Limits, dict[str, Limits], Limits]:
-    """Global, replayed, per tenant and default budgets."""
+def _limits(settings: Dispatch) -> tuple[Limits, dict[str, Limits], Limits]:
+    """Global, per tenant and default budgets."""
     whole = Limits(settings.max_inflight, settings.max_inflight_bytes)
-    replayed = Limits(max(1, whole.rows // REPLAY_WINDOW_SHARE), max(1, whole.size_bytes // REPLAY_WINDOW_SHARE))
     tenants = {
         tenant_id: Limits(limit.max_inflight or whole.rows, limit.max_inflight_bytes or whole.size_bytes)
         for tenant_id, limit in settings.tenants.items()
     }
-    return whole, replayed, tenants, tenants.pop("default", whole)
+    return whole, tenants, tenants.pop("default", whole)

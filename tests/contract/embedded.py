@@ -75,7 +75,6 @@ class EmbeddedHost:
 
     def crash(self) -> None:
         _copy(self._folder / str(self._life), self._folder / str(self._life + 1))
-        self.dispatcher._stopped = True  # whatever dies after the copy must not be seen to deliver
         self.close()
         self._life += 1
         self._open()
@@ -87,11 +86,12 @@ class EmbeddedHost:
 
     def close(self) -> None:
         self._elapsed_ms = self.loop.now_ms
+        self.dispatcher._stopped = True  # what is cancelled now must not make room for more deliveries
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
         if tasks:
-            self.loop.run(asyncio.wait(tasks, timeout=0))
+            self.loop.run(asyncio.wait(tasks, timeout=0.001))
         self.log.close()
         self.loop.close()
 
