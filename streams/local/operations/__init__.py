@@ -78,8 +78,12 @@ class LocalOperations:
         return self._metrics.render()
 
     def _tables(self) -> Tables:
-        """The tables as they are now; closed ones, while a recovery fails, raise StoreError at the first read."""
-        return self._engine.log.tables
+        """The tables as they are now. Raises StoreError while they are closed, as between a recovery that failed and
+        the next one: counts in memory would still answer, and an empty list must not mean that."""
+        log = self._engine.log
+        if not log.tables.database.handles:
+            raise StoreError(log.unavailable or f"{log.path} is closed")
+        return log.tables
 
     # -- hooks ----------------------------------------------------------------
 

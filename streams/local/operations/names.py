@@ -14,10 +14,11 @@ ERROR_CLASSES: dict[ErrorClass, ErrorClassName] = {
     ErrorClass.TIMEOUT: "timeout",
 }
 
-OUTCOMES: dict[OutcomeKind, Literal["delivered", "retry", "parked", "dead", "revived"]] = {
+OUTCOMES: dict[OutcomeKind, Literal["delivered", "retry", "parked", "dead", "revived", "dropped"]] = {
     OutcomeKind.DELIVERED: "delivered",
     OutcomeKind.RETRY: "retry",
     OutcomeKind.PARKED: "parked",
     OutcomeKind.DEAD: "dead",
     OutcomeKind.REVIVED: "revived",
+    OutcomeKind.DROPPED: "dropped",
 }

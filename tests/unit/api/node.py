@@ -62,6 +62,7 @@ class HangingSink:
     """Takes every delivery and never answers, until it is let go."""
 
     type = "http"
+    batching = False
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()

@@ -237,9 +237,12 @@ def test_a_parameter_on_a_start_is_refused_and_starts_nothing(node: Node) -> Non
     assert node.get("/v1/replays") == {"replays": []}
 
 
-def test_a_store_that_cannot_answer_is_503_and_never_an_empty_list(node: Node) -> None:
-    hook_id = node.dead()
-    node.hold()
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_store_that_cannot_answer_is_503_and_never_an_empty_list(node: Node, *, filled: bool) -> None:
+    hook_id = "unknown"
+    if filled:
+        hook_id = node.dead()
+        node.hold()
 
     async def close() -> None:
         node.parts.log.fail("the disk is away")
