@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PYTHONS := $(PYTHON) python3.12 python3.11 python3.13 python3 python
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench check lock audit clean
+.PHONY: help demo test bench check style types imports lock-check audit lock clean
 
 help:
 	@echo "make demo           watch a node accept, deliver, retry, dead-letter and replay; goes on serving"
@@ -29,11 +29,19 @@ test: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)
 
-check: $(STAMP)
+check: style types imports lock-check
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/mypy
+
+imports: $(STAMP)
 	$(BIN)/lint-imports
+
+lock-check: $(STAMP)
 	$(BIN)/python .ci/check_lock.py
 
 audit: $(STAMP)
