@@ -198,7 +198,7 @@ class HookAttempt(Model):
 
     sink: int
     sink_type: str
-    outcome: Literal["delivered", "retry", "parked", "dead", "revived"]
+    outcome: Literal["delivered", "retry", "parked", "dead", "revived", "dropped"]
     attempt: int
     started_at: int | None
     at: int

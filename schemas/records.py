@@ -129,13 +129,15 @@ class Lane(Struct, frozen=True, array_like=True, gc=False):
 
 
 class OutcomeKind(IntEnum):
-    """What an attempt or a decision did to a row (spec 01)."""
+    """What an attempt or a decision did to a row (spec 01). A row is DROPPED when its source's rows are killed and its
+    hook is gone: there is nothing to keep it for."""
 
     DELIVERED = 1
     RETRY = 2
     PARKED = 3
     DEAD = 4
     REVIVED = 5
+    DROPPED = 6
 
 
 class Outcome(Struct, frozen=True, array_like=True, gc=False):

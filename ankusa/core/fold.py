@@ -287,6 +287,7 @@ def _count(settled: jobs.Settled, row: Row, outcome: Outcome) -> None:
     tables = {
         OutcomeKind.DELIVERED: settled.delivered,
         OutcomeKind.DEAD: settled.dead,
+        OutcomeKind.DROPPED: settled.dead,
         OutcomeKind.PARKED: settled.parked,
     }
     counts = tables.get(outcome.kind)

@@ -35,6 +35,7 @@ class Event(Enum):
     RETRY = auto()
     PARK = auto()
     KILL = auto()
+    DROP = auto()
     REVIVE = auto()
 
 
@@ -43,13 +44,16 @@ MOVES: dict[tuple[Place, Event], Place] = {
     (Place.ABSENT, Event.JOIN): Place.MEMBER,
     (Place.MEMBER, Event.PROMOTE): Place.PENDING,
     (Place.MEMBER, Event.KILL): Place.DEAD,
+    (Place.MEMBER, Event.DROP): Place.ABSENT,
     (Place.PENDING, Event.CLAIM): Place.CLAIMED,
     (Place.PENDING, Event.KILL): Place.DEAD,
+    (Place.PENDING, Event.DROP): Place.ABSENT,
     (Place.CLAIMED, Event.UNCLAIM): Place.PENDING,
     (Place.CLAIMED, Event.DELIVER): Place.ABSENT,
     (Place.CLAIMED, Event.RETRY): Place.PENDING,
     (Place.CLAIMED, Event.PARK): Place.PENDING,
     (Place.CLAIMED, Event.KILL): Place.DEAD,
+    (Place.CLAIMED, Event.DROP): Place.ABSENT,
     (Place.DEAD, Event.REVIVE): Place.PENDING,
     (Place.DEAD, Event.JOIN): Place.MEMBER,
 }
@@ -61,6 +65,7 @@ EVENT_OF: dict[OutcomeKind, Event] = {
     OutcomeKind.PARKED: Event.PARK,
     OutcomeKind.DEAD: Event.KILL,
     OutcomeKind.REVIVED: Event.REVIVE,
+    OutcomeKind.DROPPED: Event.DROP,
 }
 
 

@@ -19,16 +19,16 @@ from ankusa.core.retry import Decision
 from ankusa.core.slots import Caps, Slots
 from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.claims import Claim, Claims
-from ankusa.dispatch.kills import WITHIN_MS, Kill, Kills
+from ankusa.dispatch.kills import WITHIN_MS, Kills
 from ankusa.dispatch.outcomes import OutcomeBuffer
-from ankusa.dispatch.ports import DispatchHost, Sources, SourcesUnavailableError, Waiting
+from ankusa.dispatch.ports import DispatchHost, Sources, SourcesUnavailableError
 from ankusa.dispatch.results import ERROR_CLASSES, answered, raised
 from ankusa.dispatch.sources import DispatchSource
 from ankusa.dispatch.stats import DispatchStats
 from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
 from ankusa.store.errors import StoreError
 from schemas.config import Dispatch, Retry
-from schemas.records import DecodeError, Envelope, ErrorClass, Outcome, OutcomeBatch, OutcomeKind, Row, sink_key
+from schemas.records import DecodeError, Envelope, ErrorClass, Outcome, OutcomeKind, Row, sink_key
 
 log = logging.getLogger("ankusa.dispatch")
 
@@ -64,7 +64,7 @@ class Dispatcher:
         self.stats = DispatchStats.empty()
         self.breakers = Breakers(host.breakers(), settings)
         self._buffer = OutcomeBuffer(host, self.breakers, clock, self._written)
-        self._kills = Kills()
+        self._kills = Kills(host, self.claims, self.slots, self.stats, self._settle, clock)
         # The next turn: ready to run, or asleep. Two names, since no class tells a timer in every event loop.
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -125,9 +125,7 @@ class Dispatcher:
 
     def _queue(self, claim: Claim, at: int) -> None:
         row = claim.row
-        kill = self._kills.of(row.source_id)
-        if kill is not None:
-            self._kill(claim, kill, at)
+        if self._kills.takes(claim, at):
             return
         try:
             source = self._sources.resolve(row.source_id)
@@ -285,62 +283,6 @@ class Dispatcher:
         self._changed.set()
         self.wake()
 
-    # -- killing a source's rows ----------------------------------------------------
-
-    async def dead_letter_source(self, source_id: str, within_ms: int = WITHIN_MS) -> int | None:
-        """Kill every row of a source that waits: due, backed off, claimed and queued, member of a lane. How many died.
-
-        Rows of running attempts settle on their own. A row whose hook is gone is dropped and not counted. None
-        (`unavailable`) while stopped, while the store refuses, or when it is not through within `within_ms`: what has
-        died is dead, and another call goes on with the rest.
-        """
-        kill = self._kills.begin(source_id)
-        ends_s = self._loop.time() + within_ms / 1000
-        try:
-            if self._stopped or not self._buffer.flush():
-                return None
-            self._kill_queued(source_id, kill)
-            for waiting in self._host.waiting(source_id):
-                self._kill_waiting(waiting, kill)
-                await asyncio.sleep(0)
-                if self._stopped or self._loop.time() >= ends_s:
-                    return None
-            return kill.count if self._buffer.flush() else None
-        except StoreError as error:
-            log.warning("event=dead_letter_source_refused source=%s reason=%s", source_id, error)
-            return None
-        finally:
-            self._kills.end(source_id)
-
-    def _kill_queued(self, source_id: str, kill: Kill) -> None:
-        """Claims without an attempt: those in the slots' queues, and those that wait for their hook to be readable."""
-        at = self._clock()
-        claims = [claim for claim in self.claims.by_place.values() if claim.row.source_id == source_id]
-        idle = [claim for claim in claims if claim.task is None and not claim.settled]
-        for key in {claim.key for claim in idle}:
-            self.slots.take(key)
-        for claim in idle:
-            self._kill(claim, kill, at)
-
-    def _kill_waiting(self, waiting: list[Waiting], kill: Kill) -> None:
-        """Rows that nobody has claimed. Between the host's reading and this writing nothing else runs."""
-        at = self._clock()
-        found = [one for one in waiting if one.place not in self.claims.by_place]
-        if not found:
-            return
-        outcomes = tuple(kill.outcome(place, row, at, hook_stored=stored) for place, row, stored in found)
-        self._host.publish(OutcomeBatch(outcomes), {one.place: one.row for one in found})
-        for outcome in outcomes:
-            self.stats.outcomes[outcome.kind] += 1
-        self.settled += len(outcomes)
-
-    def _kill(self, claim: Claim, kill: Kill, at: int) -> None:
-        try:
-            stored = self._host.hook_stored(claim.seq)
-        except StoreError:
-            stored = True  # nobody knows: dead, where it can be looked at
-        self._settle(claim, kill.outcome((claim.seq, claim.sink), claim.row, at, hook_stored=stored))
-
     # -- asked of it by others ----------------------------------------------------
 
     def pressure(self) -> Pressure | None:
@@ -359,6 +301,22 @@ class Dispatcher:
         self.claims.reconfigure(settings)
         self.slots.reconfigure(_caps(settings))
         self.wake()
+
+    async def dead_letter_source(self, source_id: str, within_ms: int = WITHIN_MS) -> int | None:
+        """Kill every row of a source that waits: due, backed off, claimed and queued, member of a lane. How many died.
+
+        Rows of running attempts settle on their own. A row whose hook is gone is dropped and not counted. None
+        (`unavailable`) while stopped, while the store refuses, or when it is not through within `within_ms`: what has
+        died is dead, and another call goes on with the rest.
+        """
+        if self._stopped or not self._buffer.flush():
+            return None
+        try:
+            count = await self._kills.run(source_id, within_ms, lambda: self._stopped)
+        except StoreError as error:
+            log.warning("event=dead_letter_source_refused source=%s reason=%s", source_id, error)
+            return None
+        return count if self._buffer.flush() else None
 
     async def tick(self) -> int:
         """Run until nothing is claimed, running or due; the count of rows settled meanwhile. A row in backoff is not

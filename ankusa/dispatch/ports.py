@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from ankusa.dispatch.sources import DispatchSource
 from schemas.records import Breaker, Envelope, OutcomeBatch, Row
 
 Place = tuple[int, int]
 """A row's id: `(seq, sink)`."""
+
+
+class Waiting(NamedTuple):
+    """A row that waits, pending or as a member of a lane, and whether its hook is still there."""
+
+    place: Place
+    row: Row
+    hook_stored: bool
 
 
 class Due(Protocol):
@@ -44,6 +52,13 @@ class DispatchHost(Protocol):
     def rows(self, places: list[Place]) -> Sequence[Row | None]: ...
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         """Raises one of `records.DecodeError`."""
+
+    def hook_stored(self, seq: int) -> bool:
+        """Whether the hook is there, decodable or not. Raises StoreError."""
+
+    def waiting(self, source_id: str) -> Iterator[list[Waiting]]:
+        """Slices of a source's rows that wait, claimed ones included, each read when it is asked for. A slice may be
+        empty; what one says holds until something else is written. Raises StoreError."""
 
     def breakers(self) -> Mapping[str, Breaker]:
         """Stored breakers by sink key text."""

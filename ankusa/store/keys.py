@@ -87,6 +87,11 @@ def member_prefix(lane: str) -> bytes:
     return lane.encode() + b"\0"
 
 
+def member_prefix_of(tenant_id: str, source_id: str) -> bytes:
+    """Of the members of all lanes of a source. Names hold no slash."""
+    return f"{tenant_id}/{source_id}/".encode()
+
+
 def member_key(lane: str, place: int, seq: int) -> bytes:
     return member_prefix(lane) + _MEMBER.pack(place, seq)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ankusa.dispatch.ports import Place
+from ankusa.dispatch.ports import Place, Waiting
+from ankusa.store import keys
 from ankusa.store.due import DueIndex
 from schemas.records import INDEX_BITS, Breaker, Envelope, Job, Lane, OutcomeBatch, Row
+from streams.local import pending
 from streams.local.log import LocalLog
 
 
@@ -66,6 +68,13 @@ class LocalDispatchHost:
 
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         return self._log.tables.hook(seq)
+
+    def hook_stored(self, seq: int) -> bool:
+        key = keys.u64(seq)
+        return bool(self._log.tables.database.present("hooks", [key]))
+
+    def waiting(self, source_id: str) -> Iterator[list[Waiting]]:
+        return pending.waiting(self._log, source_id)
 
     def breakers(self) -> dict[str, Breaker]:
         return self._log.tables.breakers()
