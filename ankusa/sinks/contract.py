@@ -18,7 +18,8 @@ class Delivery(Struct, frozen=True):
 
     `headers` are the forwarded request headers, names lower-cased, in the order they came.
     `received_at` and `at` are unix ms; `at` is when this attempt starts. `replay_id` is the job that
-    re-sends it, None for live traffic. `dedupe_key` is None when the source extracts none.
+    re-sends it, None for live traffic. `dedupe_key` is None when the source extracts none. `claim` is the claim check's
+    reference to the body, set when the body is larger than the sink's `inline_max_bytes`: the sink sends it instead.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Delivery(Struct, frozen=True):
     replay_id: str | None
     attempt: int
     at: int
+    claim: str | None = None
 
 
 class Ok(Struct, frozen=True):
@@ -61,10 +63,12 @@ class SinkClient(Protocol):
     """A built sink: one destination of one source, with options checked.
 
     A `batching` sink gathers deliveries into requests of its own, and bounds both: its attempts take no slot.
+    Of a body larger than `inline_max_bytes` it is handed the claim check's reference; None: it never wants one.
     """
 
     type: str
     batching: bool
+    inline_max_bytes: int | None
 
     async def deliver(self, delivery: Delivery) -> SinkResult:
         """Send once. Bounded by its own timeout; cancelled by the dispatcher past `attempt_timeout_ms`."""

@@ -55,6 +55,7 @@ class HttpSink:
 
     type = "http"
     batching = False
+    inline_max_bytes: int | None = None
 
     def __init__(self, options: HttpOptions, judged: Destination | Refusal, clients: HttpClients) -> None:
         """`judged` is the guard's word on the URL; a Refusal makes every delivery a permanent failure."""

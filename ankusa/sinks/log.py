@@ -33,6 +33,7 @@ class LogSink:
 
     type = "log"
     batching = False
+    inline_max_bytes: int | None = None
 
     def __init__(self, level: int) -> None:
         self._level = level

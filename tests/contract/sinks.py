@@ -44,9 +44,12 @@ class ScriptedSink:
     One script serves all hooks, step by step. `got` holds what it was handed, in order.
     """
 
-    def __init__(self, *script: Any, type: str = "http", batching: bool = False) -> None:
+    def __init__(
+        self, *script: Any, type: str = "http", batching: bool = False, inline_max_bytes: int | None = None
+    ) -> None:
         self.type = type
         self.batching = batching
+        self.inline_max_bytes = inline_max_bytes
         self.script: Sequence[Any] = script or (OK,)
         self.got: list[Delivery] = []
         self.running = 0

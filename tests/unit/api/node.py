@@ -63,6 +63,7 @@ class HangingSink:
 
     type = "http"
     batching = False
+    inline_max_bytes: int | None = None
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()
