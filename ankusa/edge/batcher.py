@@ -54,6 +54,7 @@ class Batcher:
         self._waiting: deque[_Queued] = deque()
         self._append: asyncio.Task[None] | None = None
         self._start: asyncio.Handle | None = None
+        self._delayed = False
         self._expiry: asyncio.TimerHandle | None = None
         self.hooks = 0
         self.queued_bytes = 0
@@ -104,19 +105,23 @@ class Batcher:
         """Start the next append: after what is ready on the loop has submitted too, or after `max_delay_ms`."""
         delay_ms = self._settings.max_delay_ms
         if delay_ms == 0 or len(self._waiting) >= self._settings.max_batch:
-            if self._start is None or isinstance(self._start, asyncio.TimerHandle):
+            if self._delayed:
                 self._unschedule()
+            if self._start is None:
                 self._start = self._loop.call_soon(self._begin)
         elif self._start is None:
             self._start = self._loop.call_later(delay_ms / 1000, self._begin)
+            self._delayed = True
 
     def _unschedule(self) -> None:
         if self._start is not None:
             self._start.cancel()
             self._start = None
+            self._delayed = False
 
     def _begin(self) -> None:
         self._start = None
+        self._delayed = False
         self._refuse_expired()
         batch = self._take()
         if batch:

@@ -88,7 +88,7 @@ class Ingest:
             log.exception("event=ingest_failed")
             reply = replies.INTERNAL_ERROR
         await send(reply.start)
-        if reply.closes:
+        if reply.lingers:
             await _linger(reply, receive, send)
         else:
             await send(reply.body)

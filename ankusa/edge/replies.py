@@ -26,12 +26,12 @@ OVERLOAD_RETRY_AFTER_MS = 1000
 
 
 class Reply(Struct, frozen=True):
-    """An answer as the two ASGI messages it is sent in. `closes`: the request's body may not have been read to its
-    end, so the connection cannot carry another request."""
+    """An answer as the two ASGI messages it is sent in. `lingers`: the request's body is still coming in, so it is to
+    be read and dropped for a while before the connection ends."""
 
     start: Message
     body: Message
-    closes: bool = False
+    lingers: bool = False
 
     @property
     def status(self) -> int:
@@ -40,16 +40,21 @@ class Reply(Struct, frozen=True):
 
 
 def _reply(
-    status: int, content: dict[str, Any], *headers: tuple[bytes, bytes], closes: bool = False, body: bytes | None = None
+    status: int,
+    content: dict[str, Any],
+    *headers: tuple[bytes, bytes],
+    closes: bool = False,
+    lingers: bool = False,
 ) -> Reply:
-    raw = msgspec.json.encode(content) if body is None else body
+    """`closes`: the body will not be read to its end, so the connection carries no other request."""
+    raw = msgspec.json.encode(content)
     own = [_TYPE, (b"content-length", b"%d" % len(raw)), *headers]
-    if closes:
+    if closes or lingers:
         own.append(_CLOSE)
     return Reply(
         {"type": "http.response.start", "status": status, "headers": own},
         {"type": "http.response.body", "body": raw},
-        closes,
+        lingers,
     )
 
 
@@ -64,13 +69,13 @@ METHOD_NOT_ALLOWED = _reply(405, {"error": "method_not_allowed"}, (b"allow", b"P
 INVALID_HEADERS = _reply(400, {"error": "invalid_headers"})
 BODY_READ_FAILED = _reply(400, {"error": "body_read_failed"}, closes=True)
 OVERLOAD = _reply(503, {"error": "overload"}, _retry_after(OVERLOAD_RETRY_AFTER_MS))
-OVERLOAD_MID_BODY = _reply(503, {"error": "overload"}, _retry_after(OVERLOAD_RETRY_AFTER_MS), closes=True)
+OVERLOAD_MID_BODY = _reply(503, {"error": "overload"}, _retry_after(OVERLOAD_RETRY_AFTER_MS), lingers=True)
 INTERNAL_ERROR = _reply(500, {"error": "internal_error"})
 
 
 def too_large(limit_bytes: int, *, ended: bool = False) -> Reply:
     """`ended`: the body was read to its end all the same, so the connection may go on."""
-    return _reply(413, {"error": "payload_too_large", "limit": limit_bytes}, closes=not ended)
+    return _reply(413, {"error": "payload_too_large", "limit": limit_bytes}, lingers=not ended)
 
 
 @lru_cache(_CACHED)

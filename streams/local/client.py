@@ -31,6 +31,10 @@ log = logging.getLogger("ankusa.edge")
 BACKOFF_S, BACKOFF_MAX_S = 0.01, 1.0
 """Between attempts to connect: an engine that restarts is found within a second of listening."""
 
+LASTING_S = 0.1
+"""A connection that held this long was good, and the next attempt starts from the shortest backoff. One that breaks
+at once, over and over, does not make the edge send its appends again a hundred times a second."""
+
 HELLO_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 2.0
 
@@ -159,15 +163,15 @@ class SocketLog:
     async def _stay_connected(self) -> None:
         backoff_s = BACKOFF_S
         while True:
-            began_s = self._loop.time()
             try:
                 link = await self._connect()
             except (OSError, FrameError, TimeoutError) as error:
                 self._say(f"the engine is not connected: {_words(error)}")
             else:
+                began_s = self._loop.time()
                 await self._use(link)
-            if self._loop.time() - began_s > BACKOFF_MAX_S:
-                backoff_s = BACKOFF_S  # it worked for a while: this is a new trouble
+                if self._loop.time() - began_s > LASTING_S:
+                    backoff_s = BACKOFF_S
             await asyncio.sleep(backoff_s)
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 

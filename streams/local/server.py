@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._greeted = False
-        self._unanswered_bytes = 0
+        self.unanswered_bytes = 0
         self._write_paused = False
         self._read_paused = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
             raise FrameError(f"an unexpected {kind.name}")
 
     def _spawn(self, work: Awaitable[bytes], size_bytes: int) -> None:
-        self._unanswered_bytes += size_bytes
+        self.unanswered_bytes += size_bytes
         task = asyncio.get_running_loop().create_task(self._answer(work, size_bytes))
         for tasks in (self._tasks, self._server.running):
             tasks.add(task)
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.write(answer)
         finally:
-            self._unanswered_bytes -= size_bytes
+            self.unanswered_bytes -= size_bytes
             self._regulate()
 
     async def _append(
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read on only while the edge takes its answers and has not too much unanswered."""
-        pause = self._write_paused or self._unanswered_bytes > MAX_UNANSWERED_BYTES
+        pause = self._write_paused or self.unanswered_bytes > MAX_UNANSWERED_BYTES
         if self._transport is None or pause is self._read_paused:
             return
         self._read_paused = pause
