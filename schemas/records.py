@@ -294,7 +294,16 @@ class LaneHeal(Struct, frozen=True, array_like=True, tag="heal"):
     lanes: tuple[str, ...]
 
 
-OutcomeRecord = OutcomeBatch | Page | LaneHeal
+class CheckIn(Struct, frozen=True, array_like=True, tag="check_in"):
+    """Bodies that the claim check stored as one pack: that of hook `seqs[n]` is at position `n`. `at` is unix ms."""
+
+    tenant_id: str
+    pack: str
+    at: int
+    seqs: tuple[int, ...]
+
+
+OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn
 
 
 class PenEntry(Struct, frozen=True, array_like=True, gc=False):
@@ -344,6 +353,7 @@ decode_row = msgspec.msgpack.Decoder(Row).decode
 decode_lane = msgspec.msgpack.Decoder(Lane).decode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_job_record = msgspec.msgpack.Decoder(JobRecord).decode
+decode_check_in = msgspec.msgpack.Decoder(CheckIn).decode
 decode_outcome_record = msgspec.msgpack.Decoder(OutcomeRecord).decode
 decode_breaker = msgspec.msgpack.Decoder(Breaker).decode
 decode_attempt = msgspec.msgpack.Decoder(Attempt).decode

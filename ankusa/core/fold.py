@@ -20,6 +20,7 @@ from schemas.records import (
     Attempt,
     Breaker,
     BreakerMove,
+    CheckIn,
     Envelope,
     Held,
     Job,
@@ -52,6 +53,9 @@ class Tables(Protocol):
     def lane(self, key: str) -> Lane | None: ...
     def members(self, key: str) -> Iterator[tuple[int, int]]:
         """`(place, seq)` of a lane's members, in order."""
+
+    def checked_in(self, seq: int) -> tuple[str, int] | None:
+        """`(pack, position)` of a hook's body in the blob store, None when it was not checked in."""
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         """`(hook id, expires_at)` of a dedupe key, expired ones included."""
@@ -120,6 +124,20 @@ class PutBreaker(Struct, frozen=True, gc=False):
     breaker: Breaker
 
 
+class PutCheckIn(Struct, frozen=True, gc=False):
+    """The body of hook `seq` is in the blob store, at `position` of `pack`."""
+
+    seq: int
+    pack: str
+    position: int
+
+
+class PutPack(Struct, frozen=True, gc=False):
+    """A pack holds the bodies of these hooks."""
+
+    check_in: CheckIn
+
+
 class PutHeld(Struct, frozen=True, gc=False):
     held: Held
     envelope: bytes
@@ -147,6 +165,8 @@ Op = (
     | DropDedupe
     | PutJob
     | DropJob
+    | PutCheckIn
+    | PutPack
     | PutHeld
     | DropHeld
     | PutLimit
@@ -216,12 +236,14 @@ def _lane_ops(lanes: Lanes) -> Iterator[Op]:
 
 
 def fold_outcomes(record: OutcomeRecord, offset: int, at: int, tables: Tables) -> list[Op]:
-    """Outcomes, a replay page or a healing. `offset` is the record's; `at` its log time, which never runs backwards and
-    which death times take."""
+    """Outcomes, a replay page, a healing or a check-in. `offset` is the record's; `at` its log time, which never runs
+    backwards and which death times take."""
     if isinstance(record, Page):
         return _fold_page(record, offset, at, tables)
     if isinstance(record, LaneHeal):
         return _fold_heal(record, at, tables)
+    if isinstance(record, CheckIn):
+        return _fold_check_in(record, tables)
     return _fold_batch(record, at, tables)
 
 
@@ -306,6 +328,15 @@ def _fold_heal(record: LaneHeal, at: int, tables: Tables) -> list[Op]:
             seq, member, head = promotion
             ops.append(PutRow(seq, sink, head, member))
     ops.extend(_lane_ops(lanes))
+    return ops
+
+
+def _fold_check_in(record: CheckIn, tables: Tables) -> list[Op]:
+    """A body keeps the first reference it got: it may have been sent."""
+    ops: list[Op] = [PutPack(record)]
+    for position, seq in enumerate(record.seqs):
+        if tables.checked_in(seq) is None:
+            ops.append(PutCheckIn(seq, record.pack, position))
     return ops
 
 

@@ -15,6 +15,8 @@
 | `breakers` | sink key | breaker |
 | `lanes` | lane | lane |
 | `members` | lane, 0, place (8), seq (8) | - |
+| `checkins` | seq (8) | position (2), pack |
+| `packs` | pack | check-in |
 | `pen` | received_at (8), hook id | framed envelope and body |
 | `limits` | tenant | limit |
 | `counts` | sink key | counts |

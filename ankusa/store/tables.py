@@ -25,6 +25,7 @@ log = logging.getLogger("ankusa.store")
 FAMILIES = (
     *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
     *("dedupe", "expiry", "jobs", "breakers", "lanes", "members", "pen", "limits", "counts", "meta"),
+    *("checkins", "packs"),
 )
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "members", "pen")
 
@@ -111,6 +112,15 @@ class Tables:
         """Every breaker that is open or counts failures, by sink key text."""
         items = self.database.items("breakers", b"", b"\xff")
         return {key.decode(): records.decode_breaker(value) for key, value in items}
+
+    def checked_in(self, seq: int) -> tuple[str, int] | None:
+        """`(pack, position)` of a hook's body in the blob store, None when it was not checked in."""
+        stored = self.database.get("checkins", keys.u64(seq))
+        return None if stored is None else (stored[2:].decode(), int.from_bytes(stored[:2], "big"))
+
+    def has_pack(self, pack: str) -> bool:
+        """Whether a pack may be needed: a row of one of its hooks was left when it was last looked at."""
+        return self.database.get("packs", pack.encode()) is not None
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         stored = self.database.get("dedupe", key.encode())
@@ -378,6 +388,13 @@ class _Writer:
         else:
             self.batch.put(key, records.encode(breaker), self.handles["breakers"])
 
+    def put_check_in(self, op: fold.PutCheckIn) -> None:
+        value = op.position.to_bytes(2, "big") + op.pack.encode()
+        self.batch.put(keys.u64(op.seq), value, self.handles["checkins"])
+
+    def put_pack(self, op: fold.PutPack) -> None:
+        self.batch.put(op.check_in.pack.encode(), records.encode(op.check_in), self.handles["packs"])
+
     def put_held(self, op: fold.PutHeld) -> None:
         key = keys.pen_key(op.held.received_at, op.held.id)
         self.batch.put(key, records.frame_hook(op.envelope, op.body), self.handles["pen"])
@@ -411,6 +428,8 @@ _WRITE: dict[type[Any], Callable[[_Writer, Any], None]] = {
     fold.PutAttempt: _Writer.put_attempt,
     fold.PutDedupe: _Writer.put_dedupe,
     fold.PutJob: _Writer.put_job,
+    fold.PutCheckIn: _Writer.put_check_in,
+    fold.PutPack: _Writer.put_pack,
     fold.PutHeld: _Writer.put_held,
     fold.DropHeld: _Writer.drop_held,
     fold.PutLimit: _Writer.put_limit,

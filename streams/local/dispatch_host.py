@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from ankusa.dispatch.ports import Place, Waiting
 from ankusa.store import keys
 from ankusa.store.due import DueIndex
-from schemas.records import INDEX_BITS, Breaker, Envelope, Job, Lane, OutcomeBatch, Row
+from schemas.records import INDEX_BITS, Breaker, CheckIn, Envelope, Job, Lane, OutcomeBatch, Row
 from streams.local import pending
 from streams.local.log import LocalLog
 
@@ -37,6 +37,9 @@ class _Claimed:
 
     def members(self, key: str) -> Iterator[tuple[int, int]]:
         return self._log.tables.members(key)
+
+    def checked_in(self, seq: int) -> tuple[str, int] | None:
+        return self._log.tables.checked_in(seq)
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         return self._log.tables.dedupe(key)
@@ -78,6 +81,12 @@ class LocalDispatchHost:
 
     def breakers(self) -> dict[str, Breaker]:
         return self._log.tables.breakers()
+
+    def checked_in(self, seq: int) -> tuple[str, int] | None:
+        return self._log.tables.checked_in(seq)
+
+    async def check_in(self, record: CheckIn) -> None:
+        await self._log.check_in(record)
 
     def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
         self._log.publish(batch, _Claimed(self._log, claimed))

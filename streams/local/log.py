@@ -22,6 +22,7 @@ from ankusa.store.errors import StoreError
 from ankusa.store.tables import Applied, Tables
 from schemas import records
 from schemas.records import (
+    CheckIn,
     Envelope,
     Held,
     JobRecord,
@@ -109,6 +110,13 @@ class LocalLog:
         ops = fold.fold_outcomes(record, self.next_offset, at, self.tables if row_of is None else row_of)
         self._write([(Topic.OUTCOMES, records.encode(record))], ops, at, new=False).announce()
         self.on_rows()
+
+    async def check_in(self, record: CheckIn) -> None:
+        """Append what the claim check stored, durably: a reference that was sent must outlive a crash."""
+        at, offset = self.now(), self.next_offset
+        ops = fold.fold_outcomes(record, offset, at, self.tables)
+        applied = self._write([(Topic.OUTCOMES, records.encode(record))], ops, at, new=False)
+        await self._durable(offset, applied)
 
     async def command(self, record: JobRecord) -> None:
         """Append a replay command, durably."""
