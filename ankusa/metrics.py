@@ -1,13 +1,14 @@
-"""Prometheus text of one node: named figures, read when they are scraped.
+"""Prometheus text of one node: named figures, gathered when they are scraped.
 
-The hot path only adds to plain integers; `read` gathers them into a `Figures` at each scrape, so nothing is counted
+The hot path only adds to plain integers; a host gathers them into a `Figures` at each scrape, so nothing is counted
 twice and nothing is scanned. Owns the names, the units and the bound on labels; never counts anything itself. No label
 holds an id or a URL; sink keys are named up to `NAMED_SINKS`, the rest are summed as `other`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 NAMED_SINKS = 1000
-"""Sink keys with labels of their own: 5,000 series, some 50 ms of a scrape. A node with more is watched by tenant."""
+"""Sink keys with labels of their own: 5,000 series, 460 kB of text. A node with more is watched by tenant."""
 
 DURATION_BUCKETS_MS = tuple(1 << power for power in range(23))
 """1 ms to 70 minutes by powers of two: past the longest attempt a configuration allows, an hour."""
@@ -57,7 +58,8 @@ class Attempts(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """One reading. Counters count since the process started. None while nobody can say."""
+    """One reading, of its own: nothing in it changes later. Counters count since the process started. None while nobody
+    can say."""
 
     instance: str
     version: str
@@ -81,28 +83,33 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Metrics:
-    """A registry of its own: two nodes in one process (tests) do not share it."""
+    """A registry of its own: two nodes in one process (tests) do not share it. Safe to use from any thread."""
 
-    def __init__(self, read: Callable[[], Figures]) -> None:
+    def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_NodeCollector(read))
+        self._node = _NodeCollector()
+        self._registry.register(self._node)
         ProcessCollector(namespace="ankusa", registry=self._registry)
+        self._rendering = threading.Lock()
 
-    def render(self) -> bytes:
-        """The text exposition format, version 0.0.4."""
-        return generate_latest(self._registry)
+    def render(self, figures: Figures) -> bytes:
+        """The text exposition format, version 0.0.4. Takes a tenth of a second for `NAMED_SINKS` sink keys."""
+        with self._rendering:
+            self._node.figures = figures
+            return generate_latest(self._registry)
 
 
 class _NodeCollector(Collector):
-    def __init__(self, read: Callable[[], Figures]) -> None:
-        self._read = read
+    def __init__(self) -> None:
+        self.figures: Figures | None = None
         self._named: dict[str, None] = {}
 
     def describe(self) -> Iterable[Metric]:
         return ()  # without this the registry would collect once at registration
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._read()
+        figures = self.figures
+        assert figures is not None  # `render` gives them
         yield _labelled(
             "build_info", "The node and its release.", {"instance": figures.instance, "version": figures.version}
         )

@@ -45,7 +45,7 @@ class Operations(Protocol):
     def config(self) -> dict[str, Any]:
         """The effective configuration, redacted."""
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """Prometheus text. Never scans a table."""
 
     async def stats(self, query: StatsQuery, tenants: Tenants) -> Stats | BadCursor:

@@ -39,7 +39,7 @@ async def ready(node: Node) -> Ready:
 @router.get("/metrics", response_class=PlainTextResponse, responses=answers(401, 403))
 async def metrics(node: Node, _: Reader) -> Response:
     """Prometheus text."""
-    return Response(node.metrics(), headers={"Content-Type": EXPOSITION})
+    return Response(await node.metrics(), headers={"Content-Type": EXPOSITION})
 
 
 @router.get("/v1/config", responses=answers(401, 403))

@@ -6,6 +6,7 @@ All methods run on the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -61,7 +62,7 @@ class LocalOperations:
         self.identity = Identity(node.instance, version("ankusa-server"), node.roles)
         self._engine = engine
         self._gated = figures.Gated()
-        self._metrics = Metrics(self._figures)
+        self._metrics = Metrics()
 
     @property
     def replays(self) -> Operator:
@@ -74,8 +75,8 @@ class LocalOperations:
     def config(self) -> dict[str, Any]:
         return redact(self._engine.config)
 
-    def metrics(self) -> bytes:
-        return self._metrics.render()
+    async def metrics(self) -> bytes:
+        return await asyncio.to_thread(self._metrics.render, self._figures())  # the text is long; the reading is not
 
     def _tables(self) -> Tables:
         """The tables as they are now. Raises StoreError while they are closed, as between a recovery that failed and
@@ -165,7 +166,7 @@ class LocalOperations:
             store_bytes=log.tables.database.size_bytes(),
             store_recoveries=engine.health.recoveries,
             next_offset=log.next_offset,
-            reclaimed=engine.sweeper.counts,
+            reclaimed=dict(engine.sweeper.counts),
             pen_entries=pen_entries,
             pen_bytes=pen_bytes,
             answered={status.name.lower(): count for status, count in engine.intake.answered.items()},
@@ -177,5 +178,5 @@ class LocalOperations:
             lanes=log.tables.lane_counts(),
             open_breakers=len(dispatcher.breakers.open()),
             replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
-            gated=self._gated.total if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
+            gated=dict(self._gated.total) if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
         )

@@ -55,7 +55,7 @@ def window(dispatcher: Dispatcher) -> WindowFigures:
 
 def attempts(dispatcher: Dispatcher) -> Attempts:
     stats = dispatcher.stats
-    return Attempts(stats.results, stats.durations_ms, stats.duration_sum_ms)
+    return Attempts(dict(stats.results), dict(stats.durations_ms), stats.duration_sum_ms)
 
 
 def outcomes(dispatcher: Dispatcher) -> dict[str, int]:
@@ -86,7 +86,7 @@ class Gated:
                 for reason, count in counts.items():
                     self.total[reason] = self.total.get(reason, 0) + count - before.get(reason, 0)
         self._seen = seen
-        return self.total
+        return dict(self.total)
 
 
 def stats(

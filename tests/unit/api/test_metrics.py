@@ -151,7 +151,7 @@ def test_labels_never_hold_an_id_or_a_url(node: Node) -> None:
 def test_sink_keys_past_the_bound_are_summed_as_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "NAMED_SINKS", 3)
     sinks = {f"t{number}/s/0/http": SinkFigures(pending=1, dead=10) for number in range(5)}
-    found = samples(Metrics(lambda: figures(sinks)).render())
+    found = samples(Metrics().render(figures(sinks)))
     dead = {dict(labels)["tenant"]: value for (name, labels), value in found.items() if name == "ankusa_sink_dead_rows"}
     assert dead == {"t0": 10, "t1": 10, "t2": 10, "other": 20}
     assert found["ankusa_rows", (("state", "dead"),)] == 50
@@ -160,10 +160,10 @@ def test_sink_keys_past_the_bound_are_summed_as_other(monkeypatch: pytest.Monkey
 def test_a_named_sink_key_stays_at_zero_until_its_place_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "NAMED_SINKS", 2)
     sinks = {"a/s/0/http": SinkFigures(dead=1), "b/s/0/http": SinkFigures(dead=2)}
-    scrape = Metrics(lambda: figures(sinks))
+    scrape = Metrics()
 
     def dead() -> dict[str, float]:
-        found = samples(scrape.render())
+        found = samples(scrape.render(figures(sinks)))
         return {
             dict(labels)["tenant"]: value for (name, labels), value in found.items() if name == "ankusa_sink_dead_rows"
         }
@@ -177,7 +177,7 @@ def test_a_named_sink_key_stays_at_zero_until_its_place_is_needed(monkeypatch: p
 
 def test_durations_are_cumulative_buckets_in_seconds() -> None:
     attempts = Attempts({"ok": 4}, {1: 1, 8: 2, 1 << 40: 1}, 5000)
-    found = samples(Metrics(lambda: figures({}, attempts)).render())
+    found = samples(Metrics().render(figures({}, attempts)))
     buckets = {dict(labels)["le"]: value for (name, labels), value in found.items() if name.endswith("_bucket")}
     assert (buckets["0.001"], buckets["0.004"], buckets["0.008"], buckets["4194.304"], buckets["+Inf"]) == (
         1,
