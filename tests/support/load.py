@@ -84,6 +84,11 @@ class Load:
         wanted = len(self.accepted) + more
         poll(f"{more} more hooks accepted", lambda: len(self.accepted) >= wanted, within_s)
 
+    def wait_refused(self, more: int, within_s: float = 60) -> None:
+        """Wait until so many more were answered anything else."""
+        wanted = len(self.refused) + more
+        poll(f"{more} more hooks refused", lambda: len(self.refused) >= wanted, within_s)
+
     @property
     def ids(self) -> set[str]:
         """Every hook id that got a 201."""
