@@ -17,7 +17,7 @@ from ankusa.edge.batcher import Batcher
 from ankusa.edge.body import BODY_TIMEOUT_MS, Body, BodyWatch, Receive
 from ankusa.edge.forward import decode_headers, forwarded
 from ankusa.edge.replies import Message, Reply, reply_of
-from ankusa.edge.sources import EdgeSource, Sources
+from ankusa.edge.sources import EdgeSource, Sources, ordering_keys
 from ankusa.edge.target import Target
 from ankusa.verify import Failure
 from schemas.append import Submission
@@ -41,19 +41,20 @@ LINGER_MS = 2000
 and a reset takes the answer away from a sender that was still writing."""
 
 Headers = list[tuple[str, str]]
-Judged = tuple[Failure | None, str | None]
+Judged = tuple[Failure | None, str | None, tuple[str | None, ...]]
 
 
 def judge(source: EdgeSource, headers: Mapping[str, str], body: bytes, at: int) -> Judged:
-    """Whether the hook verifies at `at`, and the dedupe key of one that does. Safe in any thread.
+    """Whether the hook verifies at `at`, the dedupe key of one that does, and its ordering keys. Safe in any thread.
 
     One that does not has no dedupe key: anybody can send it, and with a key of his choice he could take the place,
     here or at a sink that goes by the idempotency key, of the true hook that has it.
     """
     failure = source.verifier.verify(headers, body, at)
+    ordering = ordering_keys(source, headers, body) if source.ordering else ()
     if failure is not None or source.dedupe is None:
-        return failure, None
-    return None, source.dedupe.extract(headers, body)
+        return failure, None, ordering
+    return None, source.dedupe.extract(headers, body), ordering
 
 
 class Ingest:
@@ -120,18 +121,18 @@ class Ingest:
                 return body
             at = self._clock()
             if len(body) < OFFLOAD_BYTES:
-                failure, dedupe_key = judge(source, named, body, at)
+                failure, dedupe_key, ordering = judge(source, named, body, at)
             else:
                 loop = asyncio.get_running_loop()
-                failure, dedupe_key = await loop.run_in_executor(None, judge, source, named, body, at)
+                failure, dedupe_key, ordering = await loop.run_in_executor(None, judge, source, named, body, at)
         finally:
             reading.release()
         if failure is None:
-            entry: Envelope | Held = envelope(source, headers, named, at, dedupe_key)
+            entry: Envelope | Held = envelope(source, headers, named, at, dedupe_key, ordering)
         elif source.policy == "reject":
             return replies.verification_failed(failure.reason)
         elif source.policy == "accept_flag":
-            entry = envelope(source, headers, named, at, None, flagged=True)
+            entry = envelope(source, headers, named, at, None, ordering, flagged=True)
         else:
             entry = held(source, scope, headers, at, failure, len(body))
         answered = self._batcher.submit(Submission(entry, body), len(body) + header_bytes)
@@ -156,6 +157,7 @@ def envelope(
     named: Mapping[str, str],
     at: int,
     dedupe_key: str | None,
+    ordering: tuple[str | None, ...] = (),
     *,
     flagged: bool = False,
 ) -> Envelope:
@@ -173,6 +175,7 @@ def envelope(
         dedupe_key,
         0 if dedupe_key is None else source.dedupe_ttl_ms,
         flagged,
+        ordering,
     )
 
 

@@ -11,11 +11,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ankusa.edge.dedupe_key import DedupeKey, build_dedupe
+from ankusa.edge.dedupe_key import DedupeKey, build_dedupe, build_ordering
 from ankusa.edge.forward import forward_names
 from ankusa.edge.target import Routing, Target, parse_target
-from ankusa.verify import Verifier, build_verifier
-from schemas.config import Source
+from ankusa.verify import Headers, Verifier, build_verifier
+from schemas.config import Sink, Source
 
 Policy = Literal["reject", "quarantine", "accept_flag"]
 
@@ -23,7 +23,8 @@ Policy = Literal["reject", "quarantine", "accept_flag"]
 class EdgeSource(Struct, frozen=True, kw_only=True):
     """One source ready for use. `forward` is None for the default set of headers; `sinks` are the types by index.
 
-    `key_prefix` goes before a dedupe key to make an idempotency key of it.
+    `key_prefix` goes before a dedupe key to make an idempotency key of it. `ordering` is empty unless a sink is ordered;
+    then it says by sink index where the ordering key is, True for one lane of all hooks, False for no order.
     """
 
     source_id: str
@@ -36,6 +37,7 @@ class EdgeSource(Struct, frozen=True, kw_only=True):
     forward: frozenset[str] | None
     sinks: tuple[str, ...]
     key_prefix: str
+    ordering: tuple[DedupeKey | bool, ...] = ()
 
 
 def compile_source(source: Source) -> EdgeSource:
@@ -51,6 +53,19 @@ def compile_source(source: Source) -> EdgeSource:
         forward=forward_names(source.forward_headers),
         sinks=tuple(sink.type for sink in source.sinks),
         key_prefix=f"{source.tenant}:{source.source_id}:",
+        ordering=tuple(map(_ordering, source.sinks)) if any(sink.ordered for sink in source.sinks) else (),
+    )
+
+
+def _ordering(sink: Sink) -> DedupeKey | bool:
+    return build_ordering(sink.ordering_key) if sink.ordered and sink.ordering_key else sink.ordered
+
+
+def ordering_keys(source: EdgeSource, headers: Headers, body: bytes) -> tuple[str | None, ...]:
+    """By sink index the key whose lane a hook joins. One without the key joins the lane of those without."""
+    return tuple(
+        (part.extract(headers, body) or "") if not isinstance(part, bool) else "" if part else None
+        for part in source.ordering
     )
 
 
