@@ -23,8 +23,8 @@ Policy = Literal["reject", "quarantine", "accept_flag"]
 class EdgeSource(Struct, frozen=True, kw_only=True):
     """One source ready for use. `forward` is None for the default set of headers; `sinks` are the types by index.
 
-    `key_prefix` goes before a dedupe key to make an idempotency key of it. `ordering` is empty unless a sink is ordered;
-    then it says by sink index where the ordering key is, True for one lane of all hooks, False for no order.
+    `key_prefix` goes before a dedupe key to make an idempotency key of it. `ordering` is empty unless a sink is
+    ordered; then it says by sink index where the ordering key is, True for one lane of all, False for no order.
     """
 
     source_id: str
