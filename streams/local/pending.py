@@ -19,8 +19,9 @@ from streams.local.log import LocalLog
 
 log = logging.getLogger("ankusa.dispatch")
 
-SLICE = 256
-"""Index entries looked at in one go: their rows are read, and at worst written, in some five milliseconds."""
+SLICE = 128
+"""Index entries looked at in one go. Their rows are read, and at worst written, in some ten milliseconds, in which no
+delivery starts."""
 
 
 def waiting(store: LocalLog, source_id: str) -> Iterator[list[Waiting]]:

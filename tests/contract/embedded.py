@@ -145,6 +145,10 @@ class EmbeddedHost:
         self._settings = msgspec.structs.replace(self._settings, **dispatch)
         self.dispatcher.reconfigure(self._settings)
 
+    def dead_letter_source(self, source_id: str, within_ms: int = 20_000) -> int | None:
+        count: int | None = self.loop.run(self.dispatcher.dead_letter_source(source_id, within_ms))
+        return count
+
     # -- looking ------------------------------------------------------------------
 
     def _seq(self, hook_id: str) -> int:

@@ -67,6 +67,9 @@ class Host(Protocol):
 
     def tick(self) -> int: ...
 
+    def dead_letter_source(self, source_id: str, within_ms: int = 20_000) -> int | None:
+        """Kill the source's rows that wait; how many died, None for unavailable."""
+
     def rows(self, hook_id: str) -> dict[int, Row]:
         """A hook's rows that are not delivered, by sink index."""
 
