@@ -20,8 +20,8 @@ from schemas.append import Answer, AnswerStatus, Submission
 log = logging.getLogger("ankusa.edge")
 
 APPEND_DEADLINE_MS = 5000
-"""From a hook's receipt to the start of its commit. Providers give up after 5 to 30 s: a commit that starts later
-would be answered to nobody. At worst a provider waits this long for a 503."""
+"""From a hook's receipt to the start of its commit, beside `max_delay_ms`. Providers give up after 5 to 30 s: a
+commit that starts later would be answered to nobody. At worst a provider waits this long for a 503."""
 
 BATCH_BYTES = 16 << 20
 """Bodies and headers in one append. Two bodies of the largest default size; more would hold up the small ones behind
@@ -36,11 +36,8 @@ _BROKEN = Answer(AnswerStatus.STORE_UNAVAILABLE, retry_after_ms=RETRY_AFTER_MS, 
 class _Queued(NamedTuple):
     submission: Submission
     size_bytes: int
+    deadline_at: int
     answered: asyncio.Future[Answer]
-
-    @property
-    def deadline_at(self) -> int:
-        return self.submission.entry.received_at + APPEND_DEADLINE_MS
 
 
 class Batcher:
@@ -49,6 +46,8 @@ class Batcher:
     def __init__(self, edge_log: EdgeLog, settings: config.Batcher, clock: Callable[[], int]) -> None:
         self._log = edge_log
         self._settings = settings
+        self._delay_ms = settings.max_delay_ms
+        self._deadline_ms = APPEND_DEADLINE_MS + settings.max_delay_ms
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Queued] = deque()
@@ -94,23 +93,23 @@ class Batcher:
         answered: asyncio.Future[Answer] = self._loop.create_future()
         self.hooks += 1
         self.queued_bytes += size_bytes
-        self._waiting.append(_Queued(submission, size_bytes, answered))
+        deadline_at = submission.entry.received_at + self._deadline_ms
+        self._waiting.append(_Queued(submission, size_bytes, deadline_at, answered))
         if self._append is None:
             self._schedule()
         if self._expiry is None:
-            self._expiry = self._loop.call_later(APPEND_DEADLINE_MS / 1000, self._expire)
+            self._expiry = self._loop.call_later(self._deadline_ms / 1000, self._expire)
         return answered
 
     def _schedule(self) -> None:
         """Start the next append: after what is ready on the loop has submitted too, or after `max_delay_ms`."""
-        delay_ms = self._settings.max_delay_ms
-        if delay_ms == 0 or len(self._waiting) >= self._settings.max_batch:
+        if self._delay_ms == 0 or len(self._waiting) >= self._settings.max_batch:
             if self._delayed:
                 self._unschedule()
             if self._start is None:
                 self._start = self._loop.call_soon(self._begin)
         elif self._start is None:
-            self._start = self._loop.call_later(delay_ms / 1000, self._begin)
+            self._start = self._loop.call_later(self._delay_ms / 1000, self._begin)
             self._delayed = True
 
     def _unschedule(self) -> None:
@@ -172,15 +171,21 @@ class Batcher:
         if self._waiting:
             left_ms = self._waiting[0].deadline_at - at + 1
             # A clock that steps back must not leave them waiting for the length of the step.
-            self._expiry = self._loop.call_later(min(left_ms, APPEND_DEADLINE_MS) / 1000, self._expire)
+            self._expiry = self._loop.call_later(min(left_ms, self._deadline_ms) / 1000, self._expire)
+
+    def hurry(self) -> None:
+        """Delay nothing any more: the edge is about to stop, and requests wait for what is queued."""
+        self._delay_ms = 0
+        if self._waiting and self._append is None:
+            self._schedule()
 
     async def drain(self) -> None:
-        """Wait until nothing is queued or in flight, `max_delay_ms` cut short. Waits for new submissions too."""
+        """Wait until nothing is queued or in flight, in a hurry. Waits for new submissions too."""
+        self.hurry()
         while self._append is not None or self._waiting:
             if self._append is None:
-                self._unschedule()
-                self._begin()
-            if self._append is not None:
+                await asyncio.sleep(0)  # it is about to begin
+            else:
                 await asyncio.wait([self._append])
 
     def close(self) -> None:

@@ -54,6 +54,11 @@ class Edge:
         self._app = app
         self._listener = listener
 
+    @property
+    def queued(self) -> int:
+        """Hooks that wait for the log or are with it."""
+        return self._batcher.hooks
+
     def reload(self, config: Config) -> None:
         """Take up the sources of `config`; what else an edge reads of it waits for a restart."""
         changed, needs_restart = reloadable_changes(self.config, config)
@@ -63,6 +68,7 @@ class Edge:
 
     async def close(self) -> None:
         """Stop accepting, answer what has begun, hand what is queued to the log. About 12 s at most."""
+        self._batcher.hurry()
         await self._listener.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):

@@ -86,6 +86,7 @@ def test_a_delay_collects_hooks_and_a_full_batch_does_not_wait_for_it() -> None:
         last = submit(batcher, 3)
         await batcher.drain()
         assert last.result().id == "hook-3"
+        assert log.deadlines[0] == AT + APPEND_DEADLINE_MS + 10_000
         quick = Batcher(log, config.Batcher(max_delay_ms=1), Clock())
         assert (await submit(quick, 4)).status is AnswerStatus.ACCEPTED
         batcher.close()
