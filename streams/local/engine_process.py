@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvloop
+from fastapi import FastAPI
 
 from ankusa import logs
 from ankusa.config import ConfigError, load
 from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError, StoreLockedError
 from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
+from api.auth import Tokens
 from api.serving import Listener, bind, serve
 from schemas.config import Config
 from streams.local.direct import DirectLog
@@ -54,11 +56,15 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
     status = 0
     try:
         await engine.start(socket_path(config.node.data_dir) if config.node.edges else None)
-        admin = await _admin(engine, config)
+        app = build_admin_app(LocalOperations(engine), config.admin.tokens)
+        admin = await _admin(app, config)
         if not config.node.edges:
             edge = await run_edge(config, DirectLog(engine.intake, engine.probe))
-        loop.add_signal_handler(signal.SIGHUP, _reload, engine, edge, config_path, env)
+        asked = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, asked.set)
+        reloads = loop.create_task(_reloads(asked, engine, app.state.tokens, edge, config_path, env))
         await stopping.wait()
+        reloads.cancel()
     except OSError as error:
         log.critical("event=listen_failed reason=%s", error)
         status = 1
@@ -70,7 +76,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
     return status
 
 
-async def _admin(engine: Engine, config: Config) -> Listener | None:
+async def _admin(app: FastAPI, config: Config) -> Listener | None:
     """The admin listener. Raises OSError naming the address."""
     if not config.admin.enabled:
         return None
@@ -83,22 +89,33 @@ async def _admin(engine: Engine, config: Config) -> Listener | None:
         bound = bind(ip, port)
     except OSError as error:
         raise OSError(error.errno, f"admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
-    listener = await serve(build_admin_app(LocalOperations(engine), config.admin.tokens), bound)
+    listener = await serve(app, bound)
     log.info("event=listening listener=admin address=%s:%d", ip, listener.port)
     return listener
 
 
-def _reload(engine: Engine, edge: Edge | None, config_path: str | None, env: Mapping[str, str]) -> None:
-    """SIGHUP: take the file again. A broken one changes nothing and says why."""
-    try:
-        config = load(config_path, env)
-        engine.reload(config)
-        if edge is not None:
-            edge.reload(config)
-    except ConfigError as error:
-        log.error("event=reload_refused reason=%s", error)
-    except Exception:
-        log.exception("event=reload_failed")
+async def _reloads(
+    asked: asyncio.Event,
+    engine: Engine,
+    tokens: Tokens,
+    edge: Edge | None,
+    config_path: str | None,
+    env: Mapping[str, str],
+) -> None:
+    """At each SIGHUP take the file again, read beside the loop. A broken one changes nothing and says why."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            config = await asyncio.to_thread(load, config_path, env)
+            engine.reload(config)
+            tokens.reconfigure(config.admin.tokens)
+            if edge is not None:
+                edge.reload(config)
+        except ConfigError as error:
+            log.error("event=reload_refused reason=%s", error)
+        except Exception:
+            log.exception("event=reload_failed")
 
 
 def main() -> int:
