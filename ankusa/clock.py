@@ -22,6 +22,11 @@ def jitter() -> float:
     return random.random()  # noqa: S311 - spreads load, protects nothing
 
 
+def unguessable() -> int:
+    """64 random bits that nobody can guess."""
+    return int.from_bytes(os.urandom(8), "big")
+
+
 def uuid7(at_ms: int) -> str:
     """A UUIDv7 (RFC 9562 section 5.7) in its canonical form: 48 bits of `at_ms`, 74 random bits."""
     raw = int.from_bytes(os.urandom(10), "big")

@@ -22,7 +22,10 @@ QUANTUM = 8
 class Claim:
     """One claimed row on its way: queued, then running, then settled."""
 
-    __slots__ = ("key", "probe", "replayed", "row", "seq", "settled", "sink", "slotted", "started_at", "task", "timer")
+    __slots__ = (
+        *("checking_in", "held", "key", "probe", "replayed", "row", "seq", "settled", "sink", "slotted"),
+        *("started_at", "task", "timer"),
+    )
 
     def __init__(self, seq: int, sink: int, row: Row) -> None:
         self.seq = seq
@@ -31,6 +34,8 @@ class Claim:
         self.replayed = row.replay_id is not None
         self.key = ""
         self.probe = False
+        self.held = False
+        self.checking_in = False
         self.slotted = False
         self.started_at = 0
         self.settled = False

@@ -11,6 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from ankusa.claim_check.check_ins import CheckInError, CheckIns
 from ankusa.core import retry
 from ankusa.core.binding import bind
 from ankusa.core.breaker import Phase, Verdict
@@ -43,7 +46,10 @@ CANCEL_MS = 1000
 
 
 class Dispatcher:
-    """Runs attempts for one host. `clock` gives log time in unix ms, `draw` is uniform in [0, 1)."""
+    """Runs attempts for one host. `clock` gives log time in unix ms, `draw` is uniform in [0, 1).
+
+    Without `check_ins` every body is sent inline.
+    """
 
     def __init__(
         self,
@@ -52,12 +58,14 @@ class Dispatcher:
         settings: Dispatch,
         clock: Callable[[], int],
         draw: Callable[[], float],
+        check_ins: CheckIns[Claim] | None = None,
     ) -> None:
         self._host = host
         self._sources = sources
         self._settings = settings
         self._clock = clock
         self._draw = draw
+        self._check_ins = check_ins
         self._loop = asyncio.get_running_loop()
         self.claims = Claims(host, settings)
         self.slots: Slots[Claim] = Slots(_caps(settings))
@@ -109,6 +117,8 @@ class Dispatcher:
         at = self._clock()
         for claim in self.claims.scan(at):
             self._queue(claim, at)
+        if self._check_ins is not None:
+            self._check_ins.start(self._again)
         return self.claims.more(at)
 
     def _arm(self) -> None:
@@ -140,10 +150,22 @@ class Dispatcher:
         if self.breakers.phase(claim.key, at) is Phase.OPEN:
             self._park(claim, source.policies[index], at)
             return
+        if self._holds(claim, source):
+            return
         if source.sinks[index].batching:
             self._launch(claim)
         else:
             self.slots.offer(row.tenant_id, claim.key, claim, replayed=claim.replayed)
+
+    def _holds(self, claim: Claim, source: DispatchSource) -> bool:
+        """Whether the row waits for its hook's body to be checked in. It does so once: then it runs in any case."""
+        if self._check_ins is None or claim.held:
+            return False
+        row, over_bytes = claim.row, source.inline_max_bytes
+        if over_bytes is None or row.size_bytes <= over_bytes:
+            return False
+        claim.held = True
+        return self._check_ins.hold(claim.seq, row.tenant_id, row.size_bytes, over_bytes, claim)
 
     def _start(self) -> None:
         while not self._stopped and (claim := self.slots.next()) is not None:
@@ -160,7 +182,8 @@ class Dispatcher:
             self._loop.call_later(FAULT_MS / 1000, self._again, claim)
 
     def _again(self, claim: Claim) -> None:
-        """Queue a claim whose hook could not be read once more. It stayed claimed: only its own row has waited."""
+        """Queue a claim once more whose hook could not be read, or was being checked in. It stayed claimed: only its
+        own row has waited."""
         if not self._stopped and not claim.settled:
             self._queue(claim, self._clock())
             self._start()
@@ -193,6 +216,9 @@ class Dispatcher:
             return
         claim.probe = verdict is Verdict.PROBE
         delivery = _delivery(claim, row, *hook)
+        inline_max_bytes = source.sinks[index].inline_max_bytes
+        large = inline_max_bytes is not None and len(delivery.body) > inline_max_bytes
+        claim.checking_in = large and self._check_ins is not None
         claim.task = self._loop.create_task(self._attempt(claim, source, index, delivery))
         claim.timer = self._loop.call_later(
             self._settings.attempt_timeout_ms / 1000, self._expire, claim, source, index
@@ -201,11 +227,16 @@ class Dispatcher:
     async def _attempt(self, claim: Claim, source: DispatchSource, index: int, delivery: Delivery) -> None:
         """Nothing a sink does gets past here."""
         try:
+            if claim.checking_in and self._check_ins is not None:
+                reference = await self._check_ins.reference(claim.seq, delivery.tenant_id, delivery.body)
+                delivery, claim.checking_in = replace(delivery, claim=reference), False
             result = answered(await source.sinks[index].deliver(delivery))
         except asyncio.CancelledError:
             if claim.settled or self._stopped:
                 raise
             result = Failed("transient", "the sink cancelled its own attempt")
+        except CheckInError as error:
+            result = Failed("transient", f"claim_check: {error}"[: retry.ERROR_LIMIT])
         except Exception as error:
             result = raised(error)
             log.warning("event=sink_raised key=%s error=%s", claim.key, type(error).__name__)
@@ -248,6 +279,11 @@ class Dispatcher:
             detail,
         )
         self._settle(claim, outcome)
+        if claim.checking_in:  # the sink was never asked, so it says nothing of it
+            if claim.probe:
+                self.breakers.probe_lost(claim.key)
+            self._start()
+            return
         alive = isinstance(result, Ok) or result.error_class == "permanent"
         if self.breakers.resulted(claim.key, at, alive=alive, probe=claim.probe):
             log.warning("event=breaker_opened key=%s reason=%s", claim.key, decision.error)
@@ -348,6 +384,8 @@ class Dispatcher:
             if late:
                 await asyncio.wait(late, timeout=CANCEL_MS / 1000)
             log.info("event=drained finished=%d given_back=%d", len(running) - len(late), len(late))
+        if self._check_ins is not None:
+            await self._check_ins.close()
         for claim in self.claims.by_place.values():
             if claim.timer is not None:
                 claim.timer.cancel()

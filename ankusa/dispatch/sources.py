@@ -17,6 +17,11 @@ class DispatchSource(Struct, frozen=True):
     sinks: tuple[SinkClient, ...]
     policies: tuple[Retry, ...]
 
+    @property
+    def inline_max_bytes(self) -> int | None:
+        """The largest body that every sink takes inline; None when none ever wants a reference."""
+        return min([sink.inline_max_bytes for sink in self.sinks if sink.inline_max_bytes is not None], default=None)
+
 
 class StaticSources:
     """The sources of a config file. Replaced whole at a reload; clients of what did not change are kept."""
