@@ -292,4 +292,5 @@ class LocalLog:
                 high = middle
             else:
                 low = keys.log_offset(item[0]) + 1
-        return low
+        first = self.tables.database.first_key("log", keys.log_key(topic, low), end)
+        return self.next_offset if first is None else keys.log_offset(first)
