@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from ankusa.claim_check.check_ins import CheckIns
+from ankusa.clock import unguessable
 from ankusa.core.fold import Accepted
 from ankusa.core.pressure import Pressure
 from ankusa.dispatch.claims import Claim
@@ -23,6 +25,7 @@ from schemas.records import Attempt, Envelope, Job, JobStart, JobState, Lane, Pa
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.log import LocalLog
 from streams.local.sweeper import Sweeper
+from tests.contract.blobs import ScriptedBlobs
 from tests.contract.host import STARTS_AT, STEADY, Hook
 from tests.contract.sources import FakeSources
 from tests.contract.virtual_time import VirtualLoop
@@ -37,7 +40,9 @@ class EmbeddedHost:
     def __init__(self, folder: Path, **dispatch: Any) -> None:
         self._folder = folder
         self._life = 0
+        self._pack_max_bytes = dispatch.pop("pack_max_bytes", 1 << 24)
         self._settings = Dispatch(**{"sink_concurrency": None, "breaker_failures": 0, **dispatch})
+        self.blobs = ScriptedBlobs()
         self._sources = FakeSources()
         self._elapsed_ms = 0.0
         self.turns = 0
@@ -55,7 +60,12 @@ class EmbeddedHost:
     async def _start(self) -> None:
         self.log = LocalLog(self._folder / str(self._life), lambda: self.at)
         self.dispatch_host = LocalDispatchHost(self.log)
-        self.dispatcher = Dispatcher(self.dispatch_host, self._sources, self._settings, self.log.now, lambda: 1.0)
+        check_ins: CheckIns[Claim] = CheckIns(
+            self.dispatch_host, self.blobs, self._pack_max_bytes, self.log.now, unguessable
+        )
+        self.dispatcher = Dispatcher(
+            self.dispatch_host, self._sources, self._settings, self.log.now, lambda: 1.0, check_ins
+        )
         self.log.on_rows = self.dispatcher.wake
         self._count_turns()
         self.dispatcher.wake()
@@ -174,6 +184,10 @@ class EmbeddedHost:
             batch.delete(key, database.handles["due"])
         database.write(batch)
         self.log.tables.forget(seq)
+
+    def redeem(self, reference: str) -> bytes:
+        body: bytes = self.loop.run(self.blobs.redeem(reference))
+        return body
 
     def sweep_lanes(self) -> None:
         async def sweep() -> None:

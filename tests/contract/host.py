@@ -13,6 +13,7 @@ from msgspec import Struct
 from ankusa.core.pressure import Pressure
 from schemas.config import Retry
 from schemas.records import Attempt, Job, Lane, Row
+from tests.contract.blobs import ScriptedBlobs
 
 STARTS_AT = 1_700_000_000_000
 """Where a host's clock starts, unix ms."""
@@ -43,6 +44,10 @@ class Host(Protocol):
     @property
     def at(self) -> int:
         """The host's time, unix ms."""
+
+    @property
+    def blobs(self) -> ScriptedBlobs:
+        """Its claim check's store, which outlives a crash."""
 
     @property
     def turns(self) -> int:
@@ -80,6 +85,9 @@ class Host(Protocol):
 
     def lose_row(self, hook_id: str) -> None:
         """Remove a hook's stored rows and nothing else, as no code of ours does."""
+
+    def redeem(self, reference: str) -> bytes:
+        """The body that the claim check stored behind a reference."""
 
     def sweep_lanes(self) -> None:
         """One pass of the healing sweep."""
