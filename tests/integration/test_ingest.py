@@ -9,6 +9,8 @@ import json
 
 import pytest
 
+from api import edge_protocol, edge_serving
+from api.ingest import SharedProbe
 from schemas import config
 from schemas.append import Answer, AnswerStatus
 from schemas.config import Http
@@ -438,6 +440,40 @@ def test_what_is_no_http_is_a_400_in_json(raw: bytes) -> None:
     run(body)
 
 
+def test_garbage_behind_a_whole_request_does_not_cost_its_answer() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        log.gate.clear()
+        async with serve(log) as edge, connect(edge.port) as client:
+            client.writer.write(request("POST", "/webhooks/open", body=b"1") + b"garbage\r\n\r\n")
+            await until(lambda: len(log.batches) == 1)
+            log.gate.set()
+            assert (await client.answer()).status == 201
+            assert await client.closed()
+
+    run(body)
+
+
+def test_a_head_that_does_not_end_is_hung_up_on_and_an_idle_connection_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_protocol, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(edge_serving, "_SWEEP_TICKS", 1)
+
+    async def body() -> None:
+        log = MemoryLog()
+        async with serve(log) as edge, connect(edge.port) as idle:
+            assert (await idle.post("/webhooks/open", b"1")).status == 201
+            async with connect(edge.port) as silent, connect(edge.port) as slow, connect(edge.port) as later:
+                slow.writer.write(b"POST /webhooks/open HTTP/1.1\r\nhost:")
+                assert (await later.post("/webhooks/open", b"2")).status == 201
+                later.writer.write(b"POST /webhooks/open HTTP/1.1\r\n")
+                assert await silent.closed()
+                assert await slow.closed()
+                assert await later.closed()
+            assert (await idle.post("/webhooks/open", b"3")).status == 201
+
+    run(body)
+
+
 # -- paths and methods ------------------------------------------------------------
 
 
@@ -552,6 +588,28 @@ def test_health_ready_and_openapi() -> None:
             assert set(document["paths"]) == {"/health", "/ready", "/webhooks/{source}"}
             answers = document["paths"]["/webhooks/{source}"]["post"]["responses"]
             assert set(answers) == {"201", "202", "400", "401", "404", "405", "413", "429", "503"}
+
+    run(body)
+
+
+def test_who_asks_at_once_whether_it_is_ready_shares_one_probe() -> None:
+    async def body() -> None:
+        asked = 0
+        gate = asyncio.Event()
+
+        async def probe() -> str | None:
+            nonlocal asked
+            asked += 1
+            await gate.wait()
+            return f"reason {asked}"
+
+        shared = SharedProbe(probe)
+        waiting = [asyncio.create_task(shared()) for _ in range(5)]
+        await until(lambda: asked == 1)
+        waiting[0].cancel()
+        gate.set()
+        assert await asyncio.gather(*waiting[1:]) == ["reason 1"] * 4
+        assert await shared() == "reason 2"
 
     run(body)
 
