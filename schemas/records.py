@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from schemas.routes import IpRules, Route
+
 FORMAT_VERSION = 1
 """Written into every store; a store of a newer format is refused, never guessed at."""
 
@@ -32,6 +34,8 @@ class Topic(IntEnum):
     AUDIT = 4
     QUARANTINE = 5
     LIMITS = 6
+    SOURCES = 7
+    ROUTES = 8
 
 
 def seq_of(offset: int, index: int) -> int:
@@ -330,6 +334,64 @@ class LimitChange(Struct, frozen=True, array_like=True):
     burst: int | None
 
 
+class SourceChange(Struct, frozen=True, array_like=True):
+    """An API-managed source put or, with `spec` None, deleted. `spec` is its document, sealed when the node has a key.
+
+    `created_at` and `at` are unix ms; a source that was never changed has both alike.
+    """
+
+    source_id: str
+    tenant_id: str
+    name: str
+    at: int
+    created_at: int
+    spec: bytes | None
+
+
+class RouteChange(Struct, frozen=True, array_like=True, tag="route"):
+    """A route of the guard put or, with `route` None, deleted."""
+
+    id: str
+    at: int
+    route: Route | None
+
+
+class IpRulesChange(Struct, frozen=True, array_like=True, tag="ip_rules"):
+    """The guard's global rules replaced."""
+
+    at: int
+    rules: IpRules
+
+
+RouteRecord = RouteChange | IpRulesChange
+
+
+class ChangeKind(IntEnum):
+    SOURCE = 1
+    ROUTE = 2
+    IP_RULES = 3
+
+
+class ChangeAction(IntEnum):
+    CREATED = 1
+    UPDATED = 2
+    DELETED = 3
+
+
+class Change(Struct, frozen=True, array_like=True):
+    """An audit record: what was done to a source, a route or the global ip rules, written in the change's own batch.
+
+    `subject` is the id of what changed, `entity` its JSON as the API shows it, redacted: after the change, or of what was
+    deleted.
+    """
+
+    kind: ChangeKind
+    subject: str
+    action: ChangeAction
+    at: int
+    entity: bytes
+
+
 class Attempt(Struct, frozen=True, array_like=True, gc=False):
     """One line of a row's history, kept past the row itself."""
 
@@ -359,6 +421,9 @@ decode_breaker = msgspec.msgpack.Decoder(Breaker).decode
 decode_attempt = msgspec.msgpack.Decoder(Attempt).decode
 decode_purge = msgspec.msgpack.Decoder(Purge).decode
 decode_limit_change = msgspec.msgpack.Decoder(LimitChange).decode
+decode_source_change = msgspec.msgpack.Decoder(SourceChange).decode
+decode_route_record = msgspec.msgpack.Decoder(RouteRecord).decode
+decode_change = msgspec.msgpack.Decoder(Change).decode
 
 DecodeError = (msgspec.DecodeError, msgspec.ValidationError, struct.error, UnicodeDecodeError)
 """What decoding bytes that are not ours may raise."""

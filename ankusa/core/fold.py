@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ankusa.core import job as jobs
 from ankusa.core import row as rows
 from ankusa.core.lane import Lanes
+from ankusa.core.set_up import PutEntry
 from schemas.records import (
     Attempt,
     Breaker,
@@ -170,6 +171,7 @@ Op = (
     | PutHeld
     | DropHeld
     | PutLimit
+    | PutEntry
 )
 
 
@@ -413,4 +415,6 @@ def undo(ops: Iterable[Op]) -> list[Op]:
             reverse.append(DropHeld(op.held.received_at, op.held.id, stored_bytes(op)))
         elif isinstance(op, PutJob):
             reverse.append(DropJob(op.job.id))
+        elif isinstance(op, PutEntry):
+            reverse.append(PutEntry(op.table, op.key, op.was, op.value))
     return reverse

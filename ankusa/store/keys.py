@@ -19,6 +19,8 @@
 | `packs` | pack | check-in |
 | `pen` | received_at (8), hook id | framed envelope and body |
 | `limits` | tenant | limit |
+| `sources` | source id | its last change |
+| `routes` | route id, or `/ip-rules` | its last change |
 | `counts` | sink key | counts |
 | `meta` | name | value |
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ankusa.core import fold
+from ankusa.core.set_up import PutEntry, SetUpTable
 from ankusa.store import keys
 from ankusa.store.counts import LANES, PEN, Counts
 from ankusa.store.database import Batch, Database
@@ -24,7 +25,20 @@ log = logging.getLogger("ankusa.store")
 
 FAMILIES = (
     *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
-    *("dedupe", "expiry", "jobs", "breakers", "lanes", "members", "pen", "limits", "counts", "meta"),
+    *(
+        "dedupe",
+        "expiry",
+        "jobs",
+        "breakers",
+        "lanes",
+        "members",
+        "pen",
+        "limits",
+        "sources",
+        "routes",
+        "counts",
+        "meta",
+    ),
     *("checkins", "packs"),
 )
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "members", "pen")
@@ -180,6 +194,13 @@ class Tables:
         """Every kept job, newest first."""
         found = [records.decode_job(value) for _, value in self.database.items("jobs", b"", b"\xff")]
         return sorted(found, key=lambda job: (job.created_at, job.sequence), reverse=True)
+
+    def set_up(self, table: SetUpTable) -> dict[str, bytes]:
+        """The entries of a table of what operators set up, by key."""
+        return {key.decode(): value for key, value in self.database.items(table, b"", b"\xff")}
+
+    def set_up_entry(self, table: SetUpTable, key: str) -> bytes | None:
+        return self.database.get(table, key.encode())
 
     def limits(self) -> dict[str, LimitChange]:
         """Overrides by tenant."""
@@ -409,6 +430,12 @@ class _Writer:
         counts[0] += entries
         counts[1] += size_bytes
 
+    def put_entry(self, op: PutEntry) -> None:
+        if op.value is None:
+            self.batch.delete(op.key.encode(), self.handles[op.table])
+        else:
+            self.batch.put(op.key.encode(), op.value, self.handles[op.table])
+
     def put_limit(self, op: fold.PutLimit) -> None:
         key = op.change.tenant_id.encode()
         if op.change.rate is None:
@@ -433,4 +460,5 @@ _WRITE: dict[type[Any], Callable[[_Writer, Any], None]] = {
     fold.PutHeld: _Writer.put_held,
     fold.DropHeld: _Writer.drop_held,
     fold.PutLimit: _Writer.put_limit,
+    PutEntry: _Writer.put_entry,
 }

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from ankusa.clock import SteadyClock
 from ankusa.core import fold
+from ankusa.core.set_up import entry_of, fold_set_up
 from ankusa.store import keys
 from ankusa.store.database import Batch
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Applied, Tables
 from schemas import records
 from schemas.records import (
+    Change,
     CheckIn,
     Envelope,
     Held,
@@ -29,7 +31,9 @@ from schemas.records import (
     LimitChange,
     OutcomeRecord,
     Purge,
+    RouteRecord,
     RowState,
+    SourceChange,
     Topic,
 )
 from streams.local.flusher import Flusher
@@ -136,6 +140,17 @@ class LocalLog:
         offset, ops = self.next_offset, fold.fold_limit(record)
         applied = self._write([(Topic.LIMITS, records.encode(record))], ops, self.now())
         await self._durable(offset, applied)
+
+    async def change(self, record: SourceChange | RouteRecord, audit: Change | None) -> None:
+        """Change a source, a route or the ip rules, with the audit record of it, durably."""
+        offset = self.next_offset
+        topic, table, key = entry_of(record)
+        ops = fold_set_up(record, self.tables.set_up_entry(table, key))
+        batch_records = [(topic, records.encode(record))]
+        if audit is not None:
+            batch_records.append((Topic.AUDIT, records.encode(audit)))
+        applied = self._write(batch_records, ops, self.now(), undo=ops)
+        await self._durable(offset, applied, undo=ops)
 
     def _write(
         self,
