@@ -1,8 +1,9 @@
 """The fold: what each record does to the tables (spec 08). The only place that decides it, for every host.
 
 A fold reads through `Tables` and returns operations, values that a host writes in one batch with the record.
-It does no I/O of its own, knows no keys' bytes and no clock. Folding a record twice, or a stale one, does nothing
-the second time: commits are recognised by their offset, outcomes and revivals by the row's generation.
+It does no I/O of its own, knows no keys' bytes and no clock. A stale outcome or revival, and one that has been folded
+already, does nothing: it is recognised by the row's generation. That a whole record (a commit, a page's counters) is
+folded once is the host's to see to, by its offset: the embedded one writes a record and its fold in one batch.
 """
 
 from __future__ import annotations
@@ -196,17 +197,21 @@ def dedupe_scope(envelope: Envelope) -> str | None:
 
 
 def fold_commit(
-    offset: int, at: int, hooks: Sequence[tuple[Envelope, bytes, bytes]], tables: Tables
+    offset: int, at: int, hooks: Sequence[tuple[Envelope, bytes, bytes] | None], tables: Tables
 ) -> tuple[list[Op], list[Accepted | Duplicate]]:
     """A commit of `(envelope, its bytes, body)`: the operations, and one answer per hook in order.
 
-    A repeat inside the TTL, in the table or earlier in this commit, makes no hook and no row.
+    A repeat inside the TTL, in the table or earlier in this commit, makes no hook and no row. None is a place whose
+    hook is no longer in the log: it keeps the seqs of those after it.
     """
     ops: list[Op] = []
     answers: list[Accepted | Duplicate] = []
     fresh: dict[str, str] = {}
     lanes = Lanes(tables)
-    for index, (envelope, envelope_bytes, body) in enumerate(hooks):
+    for index, hook in enumerate(hooks):
+        if hook is None:
+            continue
+        envelope, envelope_bytes, body = hook
         scope = dedupe_scope(envelope)
         if scope is not None:
             first = fresh.get(scope)
@@ -397,7 +402,8 @@ def fold_limit(change: LimitChange) -> list[Op]:
 
 
 def undo(ops: Iterable[Op]) -> list[Op]:
-    """Operations that take back a commit, held hooks or a job's start whose durability failed after they were applied.
+    """What takes back a commit, held hooks or a job's start whose durability failed after they were applied, the latest
+    first. `take_back` makes operations of it.
 
     Their callers were told that nothing is stored, so nothing of them may be delivered or run later.
     """
@@ -407,8 +413,6 @@ def undo(ops: Iterable[Op]) -> list[Op]:
             reverse.append(DropHook(op.seq, op.hook_id))
         elif isinstance(op, PutRow) and op.was is None and op.row is not None:
             reverse.append(PutRow(op.seq, op.sink, None, op.row))
-        elif isinstance(op, PutLane):
-            reverse.append(PutLane(op.key, op.was, op.lane))
         elif isinstance(op, PutDedupe):
             reverse.append(DropDedupe(op.key, op.expires_at))
         elif isinstance(op, PutHeld):
@@ -418,3 +422,26 @@ def undo(ops: Iterable[Op]) -> list[Op]:
         elif isinstance(op, PutEntry):
             reverse.append(PutEntry(op.table, op.key, op.was, op.value))
     return reverse
+
+
+def take_back(undone: Iterable[Op], at: int, tables: Tables) -> list[Op]:
+    """The operations of `undo`, against the tables as they are now: a row may not have reached the store at all, or may
+    have been promoted in its lane meanwhile, which then goes to the next."""
+    ops: list[Op] = []
+    lanes = Lanes(tables)
+    promoted: dict[tuple[int, int], Row] = {}
+    for op in undone:
+        if not isinstance(op, PutRow):
+            ops.append(op)
+            continue
+        row = promoted.pop((op.seq, op.sink), None) or tables.row(op.seq, op.sink)
+        if row is None:
+            continue
+        ops.append(PutRow(op.seq, op.sink, None, row))
+        promotion = lanes.leave(row, op.seq, op.sink, at) if row.lane is not None else None
+        if promotion is not None:
+            seq, member, head = promotion
+            promoted[seq, op.sink] = head
+            ops.append(PutRow(seq, op.sink, head, member))
+    ops.extend(_lane_ops(lanes))
+    return ops

@@ -203,7 +203,17 @@ class LocalLog:
         finally:
             self.undurable.discard(offset)
         applied.announce()
+        self._announce_promoted(undo)
         self.on_rows()
+
+    def _announce_promoted(self, ops: Sequence[fold.Op]) -> None:
+        """Members that became heads before they were durable: the scan has passed over them as not to be claimed."""
+        for op in ops:
+            if type(op) is fold.PutRow and op.row is not None and op.row.state is RowState.MEMBER:
+                row = self.tables.row(op.seq, op.sink)
+                if row is not None and row.state is RowState.PENDING:
+                    key = keys.due_key(row.replay_id is not None, row.tenant_id, row.at, op.seq, op.sink)
+                    self.tables.live.added(row.tenant_id, row.at, key)
 
     def _take_back_later(self, ops: Sequence[fold.Op], error: StoreError) -> None:
         self._undo[:0] = fold.undo(ops)  # the latest is taken back first
@@ -228,7 +238,8 @@ class LocalLog:
             database = self.tables.database
             batch = database.batch()
             batch.put(b"next", _NEXT.pack(self.next_offset, at), database.handles["meta"])
-            applied = self.tables.apply(batch, self._stored(self._undo))
+            ops = fold.take_back(self._stored(self._undo), at, self.tables)
+            applied = self.tables.apply(batch, ops)
             database.write(batch)
             database.flush()
             applied.written()
@@ -238,10 +249,8 @@ class LocalLog:
         self.on_rows()
 
     def _stored(self, ops: Sequence[fold.Op]) -> Iterator[fold.Op]:
-        """Of operations that take something back, those whose object did reach the store."""
+        """Of operations that take something back, those whose object did reach the store. (Rows are `take_back`'s.)"""
         for op in ops:
-            if isinstance(op, fold.PutRow) and self.tables.row(op.seq, op.sink) is None:
-                continue
             if isinstance(op, fold.DropHeld):
                 key = keys.pen_key(op.received_at, op.hook_id)
                 if self.tables.database.get("pen", key) is None:
@@ -284,7 +293,8 @@ class LocalLog:
     # -- reading --------------------------------------------------------------
 
     def read(self, topic: Topic, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
-        """`(offset, log time, record)` from offset `start` on. A commit's record is put together from its hooks."""
+        """`(offset, log time, record)` from offset `start` on. A commit's record is put together from its hooks; each
+        keeps its place, and one that was a repeat or is not stored any more is an empty envelope."""
         database = self.tables.database
         for key, value in database.items("log", keys.log_key(topic, start), keys.log_key(topic + 1, 0)):
             offset = keys.log_offset(key)
@@ -293,8 +303,12 @@ class LocalLog:
 
     def _commit(self, offset: int, at: int) -> bytes:
         start, end = keys.u64(records.seq_of(offset, 0)), keys.u64(records.seq_of(offset + 1, 0))
-        stored = self.tables.database.items("hooks", start, end)
-        return records.encode_commit(at, [records.unframe_hook(value) for _, value in stored])
+        hooks: list[tuple[bytes, bytes]] = []
+        for key, value in self.tables.database.items("hooks", start, end):
+            place = keys.read_u64(key) - records.seq_of(offset, 0)
+            hooks.extend([(b"", b"")] * (place - len(hooks)))
+            hooks.append(records.unframe_hook(value))
+        return records.encode_commit(at, hooks)
 
     def offset_at(self, topic: Topic, at: int) -> int:
         """The offset of the first record of `topic` with log time at or after `at`, else `next_offset`."""

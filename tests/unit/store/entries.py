@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schemas import records
 from schemas.records import Envelope, Held
 
@@ -16,10 +18,13 @@ def hook(
     dedupe: str | None = None,
     body: bytes = b"{}",
     sinks: int = 1,
+    lane: str | None = None,
 ) -> tuple[Envelope, bytes, bytes]:
-    """A hook as `LocalLog.commit` takes it. A dedupe key lives for a minute."""
+    """A hook as `LocalLog.commit` takes it. A dedupe key lives for a minute; `lane` is every sink's ordering key."""
     ttl_ms = 60_000 if dedupe else 0
     envelope = Envelope(hook_id, source, tenant, AT, ("http",) * sinks, (), None, hook_id, dedupe, ttl_ms)
+    if lane is not None:
+        envelope = msgspec.structs.replace(envelope, ordering_keys=(lane,) * sinks)
     return envelope, records.encode(envelope), body
 
 

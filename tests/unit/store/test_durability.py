@@ -12,7 +12,9 @@ import pytest
 
 from ankusa.core.fold import Accepted, Duplicate
 from ankusa.store.errors import StoreError
-from schemas.records import Job, JobStart, JobState
+from schemas import records
+from schemas.records import Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, RowState, Topic
+from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.log import LocalLog
 from tests.unit.store.entries import AT, held, hook
 
@@ -65,10 +67,15 @@ async def until(done: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+def wanted(log: LocalLog) -> Callable[[int, int], bool]:
+    """As the dispatcher scans: it claims no row of a hook that is not durable."""
+    return lambda seq, _: LocalDispatchHost(log).claimable(seq)
+
+
 def due(log: LocalLog) -> list[str]:
     """Ids of the hooks whose rows the due index would hand out, in order."""
     ids = {log.tables.database.get("ids", key): key.decode() for key in log.tables.database.keys("ids", b"", b"\xff")}
-    page = log.tables.live.page("acme", AT, 100, lambda *_: True) if log.tables.live.turn(AT) else []
+    page = log.tables.live.page("acme", AT, 100, wanted(log)) if log.tables.live.turn(AT) else []
     return [ids[seq.to_bytes(8, "big")] for _, seq, _ in page]
 
 
@@ -256,5 +263,93 @@ def test_offsets_of_refused_records_do_not_meet_those_of_later_ones(tmp_path: Pa
         assert log.tables.seq_of("b") == answers[0].seq
         assert log.tables.hook(answers[0].seq) is not None
         assert log.tables.seq_of("a") is None
+
+    run(tmp_path, body)
+
+
+# -- lanes ---------------------------------------------------------------------------
+
+
+def deliver(log: LocalLog, seq: int, generation: int = 0) -> None:
+    log.publish(OutcomeBatch((Outcome(seq, 0, generation, OutcomeKind.DELIVERED, AT, AT, 1),)))
+
+
+def test_a_member_that_became_head_before_it_was_durable_is_due_when_it_is(tmp_path: Path) -> None:
+    async def body(log: LocalLog, disk: Disk) -> None:
+        (head,) = await log.commit([hook("head", lane="k")], [])
+        assert isinstance(head, Accepted)
+        assert due(log) == ["head"]
+        disk.hold()
+        commit = asyncio.create_task(log.commit([hook("member", lane="k")], []))
+        await until(lambda: disk.began == 2)
+        deliver(log, head.seq)
+        assert due(log) == []
+        disk.go()
+        await commit
+        assert due(log) == ["member"]
+
+    run(tmp_path, body)
+
+
+def test_a_member_that_became_head_and_was_refused_leaves_its_lane_to_the_next(tmp_path: Path) -> None:
+    async def body(log: LocalLog, disk: Disk) -> None:
+        (head,) = await log.commit([hook("head", lane="k")], [])
+        assert isinstance(head, Accepted)
+        disk.hold()
+        disk.errors = ["disk gone"]
+        commit = asyncio.create_task(log.commit([hook("first", lane="k"), hook("second", lane="k")], []))
+        await until(lambda: disk.began == 2)
+        deliver(log, head.seq)
+        disk.go()
+        with pytest.raises(StoreError):
+            await commit
+        log.recover()
+        for family in ("rows", "due", "members", "lanes", "hooks", "counts"):
+            left = list(log.tables.database.keys(family, b"", b"\xff"))
+            assert left == ([(1 << records.INDEX_BITS).to_bytes(8, "big")] if family == "hooks" else []), family
+        await log.commit([hook("next", lane="k")], [])
+        assert due(log) == ["next"]
+
+    run(tmp_path, body)
+
+
+def test_refused_members_leave_the_head_and_its_lane_as_they_were(tmp_path: Path) -> None:
+    async def body(log: LocalLog, disk: Disk) -> None:
+        await log.commit([hook("head", lane="k"), hook("kept", lane="k")], [])
+        lane = log.tables.lane("acme/orders/0/http/k")
+        disk.errors = ["disk gone"]
+        with pytest.raises(StoreError):
+            await log.commit([hook("refused", lane="k")], [])
+        log.recover()
+        assert log.tables.lane("acme/orders/0/http/k") == lane
+        assert log.tables.lane_counts() == (1, 1)
+        kept = log.tables.seq_of("kept")
+        assert kept is not None
+        row = log.tables.row(kept, 0)
+        assert row is not None
+        assert row.state is RowState.MEMBER
+
+    run(tmp_path, body)
+
+
+# -- the record of a commit ------------------------------------------------------------
+
+
+def test_hooks_keep_their_places_in_a_commits_record(tmp_path: Path) -> None:
+    """Where a repeat was, and where a hook has gone since: a refold gives every hook the seq it had."""
+
+    async def body(log: LocalLog, disk: Disk) -> None:
+        answers = await log.commit(
+            [hook("a", dedupe="evt"), hook("repeat", dedupe="evt"), hook("b"), hook("gone"), hook("c")], []
+        )
+        log.drop([("hooks", answers[3].seq.to_bytes(8, "big"))])  # type: ignore[union-attr]
+        ((offset, _, record),) = list(log.read(Topic.HOOKS))
+        _, found = records.decode_commit(record)
+        seqs = {
+            records.decode_envelope(envelope).id: records.seq_of(offset, index)
+            for index, (envelope, _) in enumerate(found)
+            if envelope
+        }
+        assert seqs == {answer.id: answer.seq for answer in (answers[0], answers[2], answers[4])}  # type: ignore[union-attr]
 
     run(tmp_path, body)
