@@ -66,5 +66,5 @@ class SteadyClock:
         gained_ms = int((read_at - self._read_at) * 500)
         if gained_ms > 0:
             self._last_ms += gained_ms
-            self._read_at = read_at
+            self._read_at += gained_ms / 500  # what was too little for a millisecond counts for the next
         return self._last_ms

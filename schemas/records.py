@@ -425,7 +425,7 @@ decode_source_change = msgspec.msgpack.Decoder(SourceChange).decode
 decode_route_record = msgspec.msgpack.Decoder(RouteRecord).decode
 decode_change = msgspec.msgpack.Decoder(Change).decode
 
-DecodeError = (msgspec.DecodeError, msgspec.ValidationError, struct.error, UnicodeDecodeError)
+DecodeError = (msgspec.DecodeError, msgspec.ValidationError, struct.error, UnicodeDecodeError, RecursionError)
 """What decoding bytes that are not ours may raise."""
 
 _HOOK = struct.Struct(">I")
