@@ -68,7 +68,8 @@ class Engine:
     def bodies(self) -> list[bytes]:
         stored: list[bytes] = []
         for _, _, record in self.log.read(Topic.HOOKS):
-            stored.extend(body for _, body in records.decode_commit(record)[1])
+            # A place without an envelope is a repeat's: it has no hook.
+            stored.extend(body for envelope, body in records.decode_commit(record)[1] if envelope)
         return stored
 
 
