@@ -219,6 +219,30 @@ class Source(Section, frozen=True, kw_only=True):
         return self.name
 
 
+class ManagedSource(Source, frozen=True, kw_only=True):
+    """A source that was set up through the admin API. Its tenant is part of its id: two tenants may use one name."""
+
+    @property
+    def source_id(self) -> str:
+        return f"{self.tenant}.{self.name}"
+
+
+class SourceStore(Section, frozen=True, kw_only=True):
+    """Where sources come from: the file alone, or `persistent` the admin API too.
+
+    `secret_key` seals what the API was given, the first of several; any of them opens it. `ignore_unreadable` starts
+    without the stored sources that cannot be read, instead of not at all.
+    """
+
+    type: Literal["static", "persistent"] = "static"
+    secret_key: str | tuple[str, ...] | None = None
+    max_sources: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    ignore_unreadable: bool = False
+
+    def __repr__(self) -> str:
+        return f"SourceStore(type={self.type!r})"
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration. `demo` is no key of the file: it says that there was none."""
 
@@ -231,6 +255,7 @@ class Config(Section, frozen=True, kw_only=True):
     batcher: Batcher = field(default_factory=Batcher)
     dispatch: Dispatch = field(default_factory=Dispatch)
     egress: Egress = field(default_factory=Egress)
+    source_store: SourceStore = field(default_factory=SourceStore)
     sources: dict[Name, Source] = field(default_factory=dict)
     demo: bool = False
 

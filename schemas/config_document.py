@@ -21,11 +21,12 @@ def effective(config: Config) -> dict[str, Any]:
     """
     document: dict[str, Any] = msgspec.to_builtins(config)
     del document["demo"]
+    document["source_store"] = _set_keys(document["source_store"])
     document["admin"]["tokens"] = [_set_keys(token) for token in document["admin"]["tokens"]]
     document["dispatch"]["tenants"] = {
         name: _set_keys(tenant) for name, tenant in document["dispatch"]["tenants"].items()
     }
-    document["sources"] = {name: _source(source) for name, source in config.sources.items()}
+    document["sources"] = {name: source_document(source) for name, source in config.sources.items()}
     written: dict[str, Any] = map_strings(document, escape_references)
     return written
 
@@ -46,7 +47,8 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _source(source: Source) -> dict[str, Any]:
+def source_document(source: Source) -> dict[str, Any]:
+    """One source as the mapping that stands at its name, references not escaped."""
     written: dict[str, Any] = _set_keys(msgspec.to_builtins(source))
     del written["name"]
     written["verify"] = _set_keys(written["verify"])

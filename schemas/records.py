@@ -381,8 +381,8 @@ class ChangeAction(IntEnum):
 class Change(Struct, frozen=True, array_like=True):
     """An audit record: what was done to a source, a route or the global ip rules, written in the change's own batch.
 
-    `subject` is the id of what changed, `entity` its JSON as the API shows it, redacted: after the change, or of what was
-    deleted.
+    `subject` is the id of what changed, `entity` its JSON as the API shows it, redacted: after the change, or before a
+    deletion.
     """
 
     kind: ChangeKind

@@ -18,6 +18,7 @@ import msgspec
 from ankusa.config.build import Part, build
 from ankusa.config.problems import Problems, at_index, join
 from ankusa.edge.dedupe_key import DedupeSpecError, build_dedupe, build_ordering
+from ankusa.seal import Seal, SealKeyError
 from ankusa.sinks.contract import OptionError
 from ankusa.sinks.egress import Egress as Guard
 from ankusa.sinks.egress import EgressSpecError
@@ -35,6 +36,7 @@ from schemas.config import (
     Retry,
     Sink,
     Source,
+    SourceStore,
     Verify,
     retry_policy,
 )
@@ -48,7 +50,9 @@ _RESERVED = "ankusa:lifecycle"
 def check_sources_given(document: dict[str, Any], problems: Problems) -> None:
     """A file has to say what is received: a node without a source answers 404 to everything."""
     sources = document.get("sources")
-    if sources is None or sources == {}:
+    store = document.get("source_store")
+    managed = isinstance(store, dict) and store.get("type") == "persistent"
+    if (sources is None or sources == {}) and not managed:
         problems.add("sources", "is empty: give at least one source")
     if isinstance(sources, dict) and _RESERVED in sources:
         problems.add(join("sources", _RESERVED), "is a name the node keeps for itself")
@@ -78,6 +82,8 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
                 _check_ordering(part, path, problems)
             case Source():
                 _check_source(part, path, problems)
+            case SourceStore():
+                _check_source_store(part, path, problems)
             case _:
                 pass  # its keys' own ranges are all there is
 
@@ -181,6 +187,13 @@ def _check_source(source: Source, path: str, problems: Problems) -> None:
             problems.add(at_index(join(path, "forward_headers"), index), "is not a header name")
     if not source.sinks:
         problems.add(join(path, "sinks"), "is empty: give at least one sink")
+
+
+def _check_source_store(store: SourceStore, path: str, problems: Problems) -> None:
+    try:
+        Seal(store.secret_key)
+    except SealKeyError as error:
+        problems.add(join(path, "secret_key"), str(error))
 
 
 def _check_ip(ip: str, path: str, problems: Problems) -> None:

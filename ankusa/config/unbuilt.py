@@ -52,7 +52,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         _when("enabled", False),
         ("enabled", "max_routes", "ip_denied_status", "trusted_proxies", "ip_rules", "admin", "seed"),
     ),
-    Unbuilt("source_store", _when("type", "static"), ("type",)),
 )
 
 # Values of a built key that are known and not built.

@@ -25,20 +25,8 @@ log = logging.getLogger("ankusa.store")
 
 FAMILIES = (
     *("log", "hooks", "ids", "rows", "due", "dead", "attempts"),
-    *(
-        "dedupe",
-        "expiry",
-        "jobs",
-        "breakers",
-        "lanes",
-        "members",
-        "pen",
-        "limits",
-        "sources",
-        "routes",
-        "counts",
-        "meta",
-    ),
+    *("dedupe", "expiry", "jobs", "breakers", "lanes", "members", "pen", "limits", "counts", "meta"),
+    *("sources", "routes"),
     *("checkins", "packs"),
 )
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "members", "pen")

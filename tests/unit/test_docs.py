@@ -20,7 +20,10 @@ MAP = (ROOT / "docs/architecture.md").read_text()
 CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
 
 LINK = re.compile(r"\]\(([^)#\s]+)?(#[^)\s]+)?\)")
-NODE_SECTIONS = ("node", "log", "http", "admin", "rate_limits", "quarantine", "batcher", "dispatch", "egress")
+NODE_SECTIONS = (
+    *("node", "log", "http", "admin", "rate_limits", "quarantine", "batcher", "dispatch", "egress"),
+    *("source_store",),
+)
 
 
 def anchors(path: Path) -> set[str]:

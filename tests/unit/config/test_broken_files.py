@@ -273,7 +273,15 @@ BROKEN = [
     ("archive under its older name", SOUND + "storage: {roll_ms: 30000}", "storage", NOT_BUILT),
     ("claim_check", SOUND + "claim_check: {port: 4001}", "claim_check", NOT_BUILT),
     ("lifecycle", SOUND + "lifecycle: {sinks: [{type: log}]}", "lifecycle", NOT_BUILT),
-    ("a persistent source store", SOUND + "source_store: {type: persistent}", "source_store", NOT_BUILT),
+    (
+        "a source store of another kind",
+        SOUND + "source_store: {type: elsewhere}",
+        "source_store.type",
+        "one of static, persistent",
+    ),
+    ("a seal key of letters", SOUND + "source_store: {secret_key: hunter2!}", "source_store.secret_key", "base64"),
+    ("a short seal key", SOUND + "source_store: {secret_key: c2hvcnQ=}", "source_store.secret_key", "5 bytes, not 32"),
+    ("no seal keys", SOUND + "source_store: {secret_key: []}", "source_store.secret_key", "empty list"),
     (
         "an ordering key without order",
         sink("type: log, ordering_key: {json: id}"),

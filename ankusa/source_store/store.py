@@ -1,0 +1,225 @@
+"""The source store of a node whose sources the API may set up (spec 07).
+
+A write is judged, stored with its audit record in one durable batch, then announced to whoever takes hooks and delivers
+them, then answered: in that order, and one at a time. It is carried through although its caller goes away. Owns the
+sources of the API and the rules of changing them; those of the file are the file's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
+
+from ankusa import lifecycle
+from ankusa.config import ConfigError
+from ankusa.config.managed import managed_source
+from ankusa.seal import Seal
+from ankusa.source_store import spec as specs
+from ankusa.source_store.answers import (
+    Exists,
+    HasDeliveries,
+    Invalid,
+    NotFound,
+    ReadOnly,
+    Refused,
+    TooMany,
+    Unavailable,
+)
+from ankusa.source_store.spec import Entry, SecretsNeedKeyError, UnreadableError
+from schemas.config import Config, ManagedSource
+from schemas.records import Change, ChangeAction, ChangeKind, SourceChange
+
+log = logging.getLogger("ankusa.sources")
+
+NEEDS_KEY = (
+    "holds a secret, and this node has no key to seal it with: set source_store.secret_key (`openssl rand -base64 32`)"
+)
+
+T = TypeVar("T")
+
+
+class SourceLog(Protocol):
+    """Where sources are kept."""
+
+    def now(self) -> int:
+        """Unix ms."""
+
+    def kept_sources(self) -> list[SourceChange]:
+        """The last change of every source there is. Raises StoreError."""
+
+    async def change(self, record: SourceChange, audit: Change | None) -> None:
+        """Store a change with its audit record, durably. Raises StoreError: then nothing of it is stored."""
+
+
+class Deliveries(Protocol):
+    """The rows of a source."""
+
+    def unsettled(self, source_id: str) -> tuple[int, int]:
+        """`(waiting, claimed)`."""
+
+    async def dead_letter_source(self, source_id: str) -> int | None:
+        """Kill those that wait; how many died, None for unavailable."""
+
+
+Announce = Callable[[str, ManagedSource | None], Awaitable[None]]
+"""Tell a source's change (None: it is gone) to the node's edges and dispatcher; returns once they go by it."""
+
+
+class UnreadableSourcesError(Exception):
+    """Stored sources cannot be read, so that the node must not start without saying so."""
+
+
+class SourceStore:
+    """One node's store. `config` gives the configuration as it is now."""
+
+    def __init__(
+        self, source_log: SourceLog, config: Callable[[], Config], deliveries: Deliveries, announce: Announce
+    ) -> None:
+        """Reads what is kept. Raises UnreadableSourcesError naming the sources, and StoreError."""
+        self._log = source_log
+        self._config = config
+        self._deliveries = deliveries
+        self._announce = announce
+        settings = config().source_store
+        self._writable = settings.type == "persistent"
+        self._seal = Seal(settings.secret_key)
+        self._entries: dict[str, Entry] = {}
+        self._stale: list[str] = []
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+        if self._writable:
+            self._read(ignore=settings.ignore_unreadable)
+
+    def _read(self, *, ignore: bool) -> None:
+        unreadable: list[str] = []
+        for kept in self._log.kept_sources():
+            try:
+                self._entries[kept.source_id] = specs.read(kept, self._seal, self._config().dispatch.retry)
+            except UnreadableError as error:
+                unreadable.append(f"{kept.source_id} {error}")
+                continue
+            if self._seal.has_key and not self._seal.is_current(kept.spec or b""):
+                self._stale.append(kept.source_id)
+        if unreadable and not ignore:
+            raise UnreadableSourcesError(f"stored sources cannot be read: {', '.join(unreadable)}")
+        for reason in unreadable:
+            log.error("event=source_ignored source=%s", reason.replace(" ", " reason=", 1))
+
+    async def reseal(self) -> None:
+        """Seal with the first key what an older one sealed, or none did. Raises StoreError."""
+        stale, self._stale = self._stale, []
+        for source_id in stale:
+            await self._log.change(specs.keep(self._entries[source_id], self._seal), None)
+        if stale:
+            log.info("event=sources_resealed count=%d", len(stale))
+
+    # -- reading ------------------------------------------------------------------
+
+    @property
+    def sources(self) -> list[ManagedSource]:
+        return [entry.source for entry in self._entries.values()]
+
+    def source(self, source_id: str) -> ManagedSource | None:
+        entry = self._entries.get(source_id)
+        return None if entry is None else entry.source
+
+    def of_tenant(self, tenant: str) -> list[dict[str, Any]]:
+        """A tenant's sources as they are shown, in order of their names."""
+        found = [entry for entry in self._entries.values() if entry.source.tenant == tenant]
+        return [self._shown(entry) for entry in sorted(found, key=lambda entry: entry.source.name)]
+
+    def get(self, tenant: str, name: str) -> dict[str, Any] | NotFound:
+        entry = self._entries.get(f"{tenant}.{name}")
+        return NotFound() if entry is None else self._shown(entry)
+
+    def _shown(self, entry: Entry) -> dict[str, Any]:
+        return specs.shown(entry, self._config().http)
+
+    # -- writing ------------------------------------------------------------------
+
+    async def create(self, tenant: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any] | Refused:
+        """A new source from its whole spec; as it is shown. Raises StoreError."""
+        return await self._carried(self._put(tenant, name, spec, new=True))
+
+    async def replace(self, tenant: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any] | Refused:
+        """Another spec for a source there is; as it is shown. Raises StoreError."""
+        return await self._carried(self._put(tenant, name, spec, new=False))
+
+    async def delete(self, tenant: str, name: str, *, dead_letter: bool) -> Refused | None:
+        """A source that has no unsettled row, or with `dead_letter` one whose waiting rows are killed first.
+
+        A hook that is accepted meanwhile dies as `source_gone`. Raises StoreError.
+        """
+        return await self._carried(self._delete(tenant, name, dead_letter=dead_letter))
+
+    async def _put(self, tenant: str, name: str, spec: Mapping[str, Any], *, new: bool) -> dict[str, Any] | Refused:
+        if not self._writable:
+            return ReadOnly()
+        async with self._lock:
+            source_id = f"{tenant}.{name}"
+            before = self._entries.get(source_id)
+            if (refused := self._refused(tenant, name, before, new=new)) is not None:
+                return refused
+            at = self._log.now()
+            try:
+                source = managed_source(tenant, name, spec, self._config().dispatch.retry, self._config().egress)
+                entry = Entry(source, before.created_at if before else at, at)
+                record = specs.keep(entry, self._seal)
+            except ConfigError as error:
+                return Invalid(error.problems[0].field, "; ".join(map(str, error.problems)))
+            except SecretsNeedKeyError as error:
+                return Invalid(error.field, f"{error.field}: {NEEDS_KEY}")
+            action = ChangeAction.CREATED if before is None else ChangeAction.UPDATED
+            await self._change(record, action, self._shown(entry))
+            self._entries[source_id] = entry
+            await self._announce(source_id, source)
+            log.info("event=source_%s source=%s", action.name.lower(), source_id)
+            return self._shown(entry)
+
+    def _refused(self, tenant: str, name: str, before: Entry | None, *, new: bool) -> Refused | None:
+        config = self._config()
+        if not new:
+            return NotFound() if before is None else None
+        # A catch URL with the tenant in it leads to one source: the file's, when it has one of that name.
+        taken = config.http.routing == "tenant_path" and any(
+            source.tenant == tenant and source.name == name for source in config.sources.values()
+        )
+        if before is not None or taken:
+            return Exists()
+        limit = config.source_store.max_sources
+        return TooMany(limit) if len(self._entries) >= limit else None
+
+    async def _delete(self, tenant: str, name: str, *, dead_letter: bool) -> Refused | None:
+        source_id = f"{tenant}.{name}"
+        if not self._writable:
+            return ReadOnly()
+        if source_id not in self._entries:
+            return NotFound()
+        if dead_letter and await self._deliveries.dead_letter_source(source_id) is None:
+            return Unavailable("the dispatcher cannot kill the source's rows now")
+        async with self._lock:
+            entry = self._entries.get(source_id)
+            if entry is None:
+                return NotFound()
+            pending, inflight = self._deliveries.unsettled(source_id)
+            if not dead_letter and (pending or inflight):
+                return HasDeliveries(pending, inflight)
+            gone = SourceChange(source_id, tenant, name, self._log.now(), entry.created_at, None)
+            await self._change(gone, ChangeAction.DELETED, self._shown(entry))
+            del self._entries[source_id]
+            await self._announce(source_id, None)
+            log.info("event=source_deleted source=%s pending=%d inflight=%d", source_id, pending, inflight)
+            return None
+
+    async def _change(self, record: SourceChange, action: ChangeAction, shown: dict[str, Any]) -> None:
+        audit = lifecycle.change(ChangeKind.SOURCE, record.source_id, action, record.at, shown)
+        await self._log.change(record, audit)
+
+    async def _carried(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a change to its end although the caller is cancelled: what is stored is announced."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
