@@ -13,7 +13,7 @@ PYTHONS := $(PYTHON) python3.12 python3.11 python3.13 python3 python
 help:
 	@echo "make demo           watch a node accept, deliver, retry, dead-letter and replay; goes on serving"
 	@echo "make demo ONCE=1    the same, ends after its table; exit status 0 only if the counts add up"
-	@echo "make test           the tests (ARGS='-k name' for some of them)"
+	@echo "make test           the tests but the long ones (ARGS='-k name' for some, ARGS='-m soak' for the long)"
 	@echo "make bench          the benchmarks"
 	@echo "make check          style, types, import rules, lock file"
 	@echo "make audit          known vulnerabilities in what the lock file pins (asks the network)"
@@ -24,7 +24,7 @@ demo: $(STAMP)
 	@$(BIN)/ankusa demo $(if $(filter-out 0,$(ONCE)),--once)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not soak" -rs $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" -rfEs $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)
