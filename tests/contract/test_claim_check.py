@@ -44,7 +44,8 @@ def test_a_body_over_the_limit_goes_by_reference_and_one_at_the_limit_inline(hos
     assert reference is not None
     assert reference.startswith(f"{PREFIX}acme:")
     assert host.redeem(reference) == by_id["a"].body == LARGE
-    assert len(host.blobs.puts) == 1
+    ((_, size_bytes),) = host.blobs.puts
+    assert size_bytes < 2 * LIMIT
 
 
 def test_three_megabytes_on_two_queue_sinks_and_a_failing_retry_are_stored_once(host: Host) -> None:
@@ -171,7 +172,7 @@ def test_a_store_that_is_away_opens_no_breaker_and_what_goes_inline_goes_on(star
 
 
 def test_a_probe_whose_body_could_not_be_checked_in_says_nothing_of_the_sink(start: Start) -> None:
-    host = start(breaker_failures=1, breaker_open_ms=5_000, concurrency=1)
+    host = start(breaker_failures=1, breaker_open_ms=3_000, concurrency=1)  # less than a rest: the probe is not held
     host.blobs.script(AWAY)
     sink = queue(TRANSIENT, OK)
     host.source("orders", sink)
@@ -340,6 +341,31 @@ def test_rows_that_wait_for_a_pack_are_in_the_window_and_the_node_settles(start:
     assert host.tick() == 35
     assert len(host.blobs.puts) == 4
     assert sorted(sink.ids) == [f"hook-{n:02d}" for n in range(35)]
+
+
+def test_a_row_that_is_killed_while_it_waits_for_its_pack_stays_dead(host: Host) -> None:
+    host.blobs.script(slow(1_000))
+    sink = queue()
+    host.source("orders", sink)
+    host.commit([large("a"), large("b")])
+    host.advance(500)
+    assert host.dead_letter_source("orders") == 2
+    host.advance(5_000)
+    assert sink.got == []
+    assert host.counts() == host.scanned_counts() == (0, 0, 2)
+
+
+def test_a_row_claimed_while_its_hook_is_being_checked_in_starts_no_second_check_in(host: Host) -> None:
+    host.blobs.script(AWAY, slow(9_000), None)
+    sink, http = queue(), ScriptedSink(TRANSIENT, TRANSIENT, TRANSIENT, OK)
+    host.source("orders", sink, http)
+    host.commit([large("a", "sqs", "http")])
+    host.advance(8_000)
+    assert http.attempts_of("a") == [1, 2, 3, 4]
+    assert http.times()[-1] - http.times()[0] > REST_MS
+    host.advance(2_000)
+    assert host.counts() == (0, 0, 0)
+    assert len(host.blobs.puts) == 2
 
 
 def test_a_sink_that_no_longer_wants_references_gets_the_body(host: Host) -> None:
