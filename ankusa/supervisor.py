@@ -58,15 +58,20 @@ class FileWatch:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """For a child to run before its program: be asked to stop when the supervisor dies without having stopped it.
+def _before_program() -> Callable[[], None]:
+    """For a child to run before its program: no hang-up may end it before it has a handler, and it is asked to stop
+    when the supervisor dies without having stopped it.
 
-    Else an engine left over by `kill -9` would keep the store locked. Linux only; elsewhere the engine stays.
+    Else an engine left over by `kill -9` would keep the store locked. That part is Linux only; elsewhere it stays.
     """
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
-    return lambda: prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None  # looked up before the fork
+
+    def prepare() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if prctl is not None:
+            prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
+
+    return prepare
 
 
 class Child:
@@ -86,7 +91,7 @@ class Child:
             if now >= self._start_at:
                 self._started_at = now
                 # A group of its own: Ctrl-C reaches the supervisor alone, which stops edges before the engine.
-                self.process = subprocess.Popen(self.command, process_group=0, preexec_fn=_die_with_parent())
+                self.process = subprocess.Popen(self.command, process_group=0, preexec_fn=_before_program())
                 log.info("event=started name=%s pid=%d", self.name, self.process.pid)
             return None
         status = self.process.poll()

@@ -72,6 +72,7 @@ async def serve(app: Callable[..., Any], bound: socket.socket) -> Listener:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
         backlog=BACKLOG,

@@ -44,22 +44,31 @@ class Intake:
     async def _append(
         self, batch: Sequence[tuple[Submission, bytes]], deadline_at: int, *, again: bool
     ) -> list[Answer]:
-        at = self._log.now()
-        if self._log.refusing is not None:
-            return [unavailable(self._log.refusing)] * len(batch)
-        if self._wall() > deadline_at:
-            return [unavailable("deadline passed before the commit")] * len(batch)
         answers: list[Answer | None] = [None] * len(batch)
+        if again:
+            answers = [self._kept(submission.entry) for submission, _ in batch]
+        refusing = self._log.refusing
+        if refusing is None and self._wall() > deadline_at:
+            refusing = "deadline passed before the commit"
+        if refusing is None:
+            try:
+                await self._commit(batch, answers)
+            except StoreError as error:
+                refusing = str(error)
+        return [unavailable(refusing or "") if answer is None else answer for answer in answers]
+
+    async def _commit(self, batch: Sequence[tuple[Submission, bytes]], answers: list[Answer | None]) -> None:
+        """Admit and store what has no answer yet, and fill the answers in; on StoreError what was to be stored has none."""
         hooks: list[tuple[Envelope, bytes, bytes]] = []
         holds: list[tuple[Held, bytes, bytes]] = []
-        places: list[int] = []
+        hook_places: list[int] = []
+        hold_places: list[int] = []
+        at = self._log.now()
         _, pen_bytes = self._log.tables.pen_size()
         for index, (submission, entry_bytes) in enumerate(batch):
-            entry, body = submission.entry, submission.body
-            if again and self._stored(entry):
-                kept = AnswerStatus.QUARANTINED if isinstance(entry, Held) else AnswerStatus.ACCEPTED
-                answers[index] = Answer(kept, entry.id)
+            if answers[index] is not None:
                 continue
+            entry, body = submission.entry, submission.body
             size_bytes = len(entry_bytes) + len(body)
             refusal = self._admission.admit(entry, size_bytes, pen_bytes, at)
             if refusal is not None:
@@ -67,21 +76,26 @@ class Intake:
             elif isinstance(entry, Held):
                 pen_bytes += size_bytes
                 holds.append((entry, entry_bytes, body))
-                answers[index] = Answer(AnswerStatus.QUARANTINED, entry.id)
+                hold_places.append(index)
             else:
                 hooks.append((entry, entry_bytes, body))
-                places.append(index)
-        if hooks or holds:
-            try:
-                stored = await self._log.commit(hooks, holds)
-            except StoreError as error:
-                return [
-                    unavailable(str(error)) if answer is None or answer.status is AnswerStatus.QUARANTINED else answer
-                    for answer in answers
-                ]
-            for index, outcome in zip(places, stored, strict=True):
-                answers[index] = _answer(outcome)
-        return [answer for answer in answers if answer is not None]
+                hook_places.append(index)
+        if not hooks and not holds:
+            return
+        stored = await self._log.commit(hooks, holds)
+        for index, outcome in zip(hook_places, stored, strict=True):
+            answers[index] = _answer(outcome)
+        for index, (held, _, _) in zip(hold_places, holds, strict=True):
+            answers[index] = Answer(AnswerStatus.QUARANTINED, held.id)
+
+    def _kept(self, entry: Envelope | Held) -> Answer | None:
+        """The answer to a submission that an engine that died did store: the truth, whatever this one refuses now."""
+        try:
+            if not self._stored(entry):
+                return None
+        except StoreError:
+            return None
+        return Answer(AnswerStatus.QUARANTINED if isinstance(entry, Held) else AnswerStatus.ACCEPTED, entry.id)
 
     def _stored(self, entry: Envelope | Held) -> bool:
         tables = self._log.tables

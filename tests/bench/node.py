@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -110,12 +109,6 @@ class Node:
             time.sleep(0.02)
         raise RuntimeError("the node was not ready within 30 s")
 
-    def kill(self) -> None:
-        """kill -9 of every process of the node."""
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
     def stop(self) -> None:
         assert self._process is not None
         self._process.terminate()
@@ -142,7 +135,7 @@ class Node:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = stat.read_text().rsplit(")", 1)[1].split()
-                if int(fields[2]) != self._process.pid:
+                if int(fields[3]) != self._process.pid:  # the session
                     continue
                 command = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 name = "engine" if "engine_process" in command else "edge" if "edge_process" in command else "main"
