@@ -58,7 +58,7 @@ class Intake:
         return [unavailable(refusing or "") if answer is None else answer for answer in answers]
 
     async def _commit(self, batch: Sequence[tuple[Submission, bytes]], answers: list[Answer | None]) -> None:
-        """Admit and store what has no answer yet, and fill the answers in; on StoreError what was to be stored has none."""
+        """Admit and store what has no answer yet, and fill the answers in. StoreError leaves those to store without."""
         hooks: list[tuple[Envelope, bytes, bytes]] = []
         holds: list[tuple[Held, bytes, bytes]] = []
         hook_places: list[int] = []
