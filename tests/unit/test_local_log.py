@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from ankusa.core.fold import Accepted, Duplicate
 from ankusa.store.errors import StoreError, StoreLockedError
 from schemas import records
@@ -20,7 +21,9 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(body())  # type: ignore[arg-type]
 
 
-def hook(number: int, *, dedupe: str | None = None, tenant: str = "acme", sinks: int = 1) -> tuple[Envelope, bytes, bytes]:
+def hook(
+    number: int, *, dedupe: str | None = None, tenant: str = "acme", sinks: int = 1
+) -> tuple[Envelope, bytes, bytes]:
     envelope = Envelope(
         f"hook-{number:06d}",
         "orders",
