@@ -28,13 +28,14 @@ def flip(file: Path, at: int, count: int = 16) -> None:
     file.write_bytes(data)
 
 
-def write_tables_out(database: Database, *families: str) -> None:
-    """Flush families into table files, so that they can be damaged."""
-    for family in families:
-        database._families[family].flush()
+def write_out(database: Database, family: str) -> Path:
+    """Flush a family into a table file of its own, so that it can be damaged."""
+    before = set(database.path.glob("*.sst"))
+    database._families[family].flush()
+    (file,) = set(database.path.glob("*.sst")) - before
+    return file
 
 
-def damage_tables(path: Path) -> None:
-    """Spoil the middle of every table file: the largest blocks of its data, and neither its index nor its footer."""
-    for file in path.glob("*.sst"):
-        flip(file, file.stat().st_size // 2, 64)
+def damage_table(file: Path) -> None:
+    """Spoil the middle of a table file: a block of its data, and neither its index nor its footer."""
+    flip(file, file.stat().st_size // 2, 64)

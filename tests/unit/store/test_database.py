@@ -12,7 +12,7 @@ import pytest
 
 from ankusa.store.database import Database
 from ankusa.store.errors import StoreDamagedError, StoreError, StoreLockedError
-from tests.unit.store.images import crash_image, damage_tables, flip, wal, write_tables_out
+from tests.unit.store.images import crash_image, damage_table, flip, wal, write_out
 
 
 def opened(path: Path) -> Database:
@@ -99,9 +99,9 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end_of_the_data(tmp
     database = opened(tmp_path / "store")
     for start in range(0, 5000, 500):
         put(database, *(b"%06d" % number for number in range(start, start + 500)), value=bytes(range(200)))
-    write_tables_out(database, "rows")
+    file = write_out(database, "rows")
     database.close()
-    damage_tables(tmp_path / "store")
+    damage_table(file)
     database = opened(tmp_path / "store")
     with pytest.raises(StoreError, match="Corruption"):
         READS[read](database)
@@ -111,10 +111,9 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end_of_the_data(tmp
 def test_a_table_file_that_is_gone_is_refused_at_opening(tmp_path: Path) -> None:
     database = opened(tmp_path / "store")
     put(database, b"a")
-    write_tables_out(database, "rows")
+    file = write_out(database, "rows")
     database.close()
-    for file in (tmp_path / "store").glob("*.sst"):
-        file.unlink()
+    file.unlink()
     with pytest.raises(StoreError, match=str(tmp_path / "store")):
         opened(tmp_path / "store")
 
