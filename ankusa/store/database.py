@@ -22,7 +22,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from ankusa.store.errors import StoreDamagedError, StoreError, StoreLockedError
+from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError, StoreLockedError
 from ankusa.store.keys import prefix_end
 
 Batch = WriteBatch
@@ -52,7 +52,7 @@ class Database:
         """Open `path`, making it and missing families. `blobs` is the family with large values, `churning` those
         whose entries are deleted soon after they are written.
 
-        Raises StoreLockedError, StoreDamagedError or StoreError, each naming the directory and the way out.
+        Raises a kind of StoreError that names the directory and the way out.
         """
         self.path = path
         cache = Cache(BLOCK_CACHE_BYTES)
@@ -246,6 +246,10 @@ def _open_error(path: Path, error: Exception) -> StoreError:
     if "lock" in text.lower() and ("LOCK" in text or "No locks available" in text):
         return StoreLockedError(
             f"{path} is open in another process; stop that one, or give this node its own node.data_dir"
+        )
+    if "families not opened" in text:
+        return StoreFormatError(
+            f"{path} was written by a newer release ({text}); run that one, or give this node an empty node.data_dir"
         )
     if "Corruption" in text or "corruption" in text:
         return StoreDamagedError(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ankusa.store.database import Database
-from ankusa.store.errors import StoreDamagedError, StoreError, StoreLockedError
+from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError, StoreLockedError
 from tests.unit.store.images import crash_image, damage_table, flip, wal, write_out
 
 
@@ -189,6 +189,12 @@ def test_a_lost_manifest_is_refused(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(StoreError, match=str(image)):
         opened(image)
+
+
+def test_a_store_with_families_of_a_newer_release_is_refused_as_that(tmp_path: Path) -> None:
+    Database(tmp_path / "store", ("rows", "hooks", "later"), blobs="hooks", churning=()).close()
+    with pytest.raises(StoreFormatError, match=r"newer release.*later"):
+        opened(tmp_path / "store")
 
 
 # -- locks, closing ----------------------------------------------------------------
