@@ -7,19 +7,19 @@ the due indexes and the counts per sink key. Never decides what an operation sho
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from ankusa.core import fold
-from ankusa.core.set_up import PutEntry, SetUpTable
+from ankusa.core import ops as operations
+from ankusa.core.set_up import SetUpTable
 from ankusa.store import keys
+from ankusa.store.batch import Writer
 from ankusa.store.counts import LANES, PEN, Counts
 from ankusa.store.database import Batch, Database
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
 from schemas import records
-from schemas.records import FORMAT_VERSION, Attempt, Breaker, BreakerState, Job, Lane, LimitChange, Row, RowState
+from schemas.records import FORMAT_VERSION, Attempt, Breaker, Job, Lane, LimitChange, Row, RowState
 
 log = logging.getLogger("ankusa.store")
 
@@ -214,17 +214,16 @@ class Tables:
 
     # -- writing -----------------------------------------------------------
 
-    def apply(self, batch: Batch, ops: Iterable[fold.Op]) -> Applied:
+    def apply(self, batch: Batch, ops: Iterable[operations.Op]) -> Applied:
         """Put a fold's operations into `batch`. Once it is written, call the answer's `written`, then `announce`.
 
         What is kept in memory changes only then: a batch that RocksDB refuses must leave no trace here. A row is
         announced to the due index only when its hook is durable, or a hook could be delivered and then refused.
         """
-        writer = _Writer(self, batch)
-        for op in ops:
-            _WRITE[type(op)](writer, op)
+        writer = Writer(batch, self.database.handles)
+        writer.write(ops)
         self.counts.put(batch, writer.changes)
-        return Applied(self, writer.changes, writer.added, writer.settled)
+        return Applied(self, writer)
 
     def remember(self, seq: int, envelope: records.Envelope, body: bytes, rows: list[tuple[int, Row]]) -> None:
         """Keep a hook that was just stored in memory for its first attempts, and forget the oldest past the bound."""
@@ -271,17 +270,11 @@ class Applied:
 
     __slots__ = ("_added", "_changes", "_settled", "_tables")
 
-    def __init__(
-        self,
-        tables: Tables,
-        changes: dict[str, list[int]],
-        added: list[tuple[bool, str, int, bytes]],
-        settled: list[int],
-    ) -> None:
+    def __init__(self, tables: Tables, writer: Writer) -> None:
         self._tables = tables
-        self._changes = changes
-        self._added = added
-        self._settled = settled
+        self._changes = writer.changes
+        self._added = writer.added
+        self._settled = writer.settled
 
     def written(self) -> None:
         """The batch is in the store."""
@@ -293,160 +286,3 @@ class Applied:
         """Its pending rows may be claimed."""
         for replayed, tenant_id, due_at, key in self._added:
             (self._tables.replayed if replayed else self._tables.live).added(tenant_id, due_at, key)
-
-
-class _Writer:
-    """One batch being filled: the keys of each operation, and what memory must learn when it is written."""
-
-    __slots__ = ("added", "batch", "changes", "handles", "settled", "tables")
-
-    def __init__(self, tables: Tables, batch: Batch) -> None:
-        self.tables = tables
-        self.batch = batch
-        self.handles = tables.database.handles
-        self.changes: dict[str, list[int]] = {}
-        self.added: list[tuple[bool, str, int, bytes]] = []
-        self.settled: list[int] = []
-
-    def put_hook(self, op: fold.PutHook) -> None:
-        key = keys.u64(op.seq)
-        self.batch.put(key, records.frame_hook(op.envelope, op.body), self.handles["hooks"])
-        self.batch.put(op.hook_id.encode(), key, self.handles["ids"])
-
-    def drop_hook(self, op: fold.DropHook) -> None:
-        self.batch.delete(keys.u64(op.seq), self.handles["hooks"])
-        self.batch.delete(op.hook_id.encode(), self.handles["ids"])
-        self.settled.append(op.seq)
-
-    def put_row(self, op: fold.PutRow) -> None:
-        seq, sink, row, was = op.seq, op.sink, op.row, op.was
-        if was is not None:
-            self._unplace(seq, sink, was)
-        row_key = keys.row_key(seq, sink)
-        if row is None:
-            self.batch.delete(row_key, self.handles["rows"])
-            self.settled.append(seq)
-            return
-        self.batch.put(row_key, records.encode(row), self.handles["rows"])
-        self._count(sink, row, 1)
-        if row.state is RowState.DEAD:
-            self.batch.put(keys.dead_key(row.at, seq, sink), b"", self.handles["dead"])
-            self.settled.append(seq)
-            return
-        if row.state is RowState.MEMBER:
-            assert row.lane is not None
-            self.batch.put(keys.member_key(row.lane, row.place, seq), b"", self.handles["members"])
-            self.changes.setdefault(LANES, [0, 0, 0])[1] += 1
-            return
-        replayed = row.replay_id is not None
-        key = keys.due_key(replayed, row.tenant_id, row.at, seq, sink)
-        self.batch.put(key, b"", self.handles["due"])
-        self.added.append((replayed, row.tenant_id, row.at, key))
-
-    def _unplace(self, seq: int, sink: int, was: Row) -> None:
-        self._count(sink, was, -1)
-        if was.state is RowState.DEAD:
-            self.batch.delete(keys.dead_key(was.at, seq, sink), self.handles["dead"])
-        elif was.state is RowState.MEMBER:
-            assert was.lane is not None
-            self.batch.delete(keys.member_key(was.lane, was.place, seq), self.handles["members"])
-            self.changes.setdefault(LANES, [0, 0, 0])[1] -= 1
-        else:
-            key = keys.due_key(was.replay_id is not None, was.tenant_id, was.at, seq, sink)
-            self.batch.delete(key, self.handles["due"])
-
-    def _count(self, sink: int, row: Row, change: int) -> None:
-        key = records.sink_key(row.tenant_id, row.source_id, sink, row.sink_type)
-        counts = self.changes.get(key)
-        if counts is None:
-            counts = self.changes[key] = [0, 0, 0]
-        place = 2 if row.state is RowState.DEAD else 1 if row.replay_id is not None else 0
-        counts[place] += change
-
-    def put_attempt(self, op: fold.PutAttempt) -> None:
-        key = keys.attempt_key(op.seq, op.sink, op.generation)
-        self.batch.put(key, records.encode(op.attempt), self.handles["attempts"])
-
-    def put_dedupe(self, op: fold.PutDedupe) -> None:
-        if op.was_expires_at is not None:
-            self.batch.delete(keys.expiry_key(op.was_expires_at, op.key), self.handles["expiry"])
-        self.batch.put(op.key.encode(), keys.u64(op.expires_at) + op.hook_id.encode(), self.handles["dedupe"])
-        self.batch.put(keys.expiry_key(op.expires_at, op.key), b"", self.handles["expiry"])
-
-    def drop_dedupe(self, op: fold.DropDedupe) -> None:
-        self.batch.delete(op.key.encode(), self.handles["dedupe"])
-        self.batch.delete(keys.expiry_key(op.expires_at, op.key), self.handles["expiry"])
-
-    def drop_job(self, op: fold.DropJob) -> None:
-        self.batch.delete(op.job_id.encode(), self.handles["jobs"])
-
-    def put_job(self, op: fold.PutJob) -> None:
-        self.batch.put(op.job.id.encode(), records.encode(op.job), self.handles["jobs"])
-
-    def put_lane(self, op: fold.PutLane) -> None:
-        if op.lane is None:
-            self.batch.delete(op.key.encode(), self.handles["lanes"])
-        else:
-            self.batch.put(op.key.encode(), records.encode(op.lane), self.handles["lanes"])
-        self.changes.setdefault(LANES, [0, 0, 0])[0] += (op.lane is not None) - (op.was is not None)
-
-    def put_breaker(self, op: fold.PutBreaker) -> None:
-        key, breaker = op.key.encode(), op.breaker
-        if breaker.state is BreakerState.CLOSED and not breaker.failures:
-            self.batch.delete(key, self.handles["breakers"])
-        else:
-            self.batch.put(key, records.encode(breaker), self.handles["breakers"])
-
-    def put_check_in(self, op: fold.PutCheckIn) -> None:
-        value = op.position.to_bytes(2, "big") + op.pack.encode()
-        self.batch.put(keys.u64(op.seq), value, self.handles["checkins"])
-
-    def put_pack(self, op: fold.PutPack) -> None:
-        self.batch.put(op.check_in.pack.encode(), records.encode(op.check_in), self.handles["packs"])
-
-    def put_held(self, op: fold.PutHeld) -> None:
-        key = keys.pen_key(op.held.received_at, op.held.id)
-        self.batch.put(key, records.frame_hook(op.envelope, op.body), self.handles["pen"])
-        self._count_pen(1, fold.stored_bytes(op))
-
-    def drop_held(self, op: fold.DropHeld) -> None:
-        self.batch.delete(keys.pen_key(op.received_at, op.hook_id), self.handles["pen"])
-        self._count_pen(-1, -op.size_bytes)
-
-    def _count_pen(self, entries: int, size_bytes: int) -> None:
-        counts = self.changes.setdefault(PEN, [0, 0, 0])
-        counts[0] += entries
-        counts[1] += size_bytes
-
-    def put_entry(self, op: PutEntry) -> None:
-        if op.value is None:
-            self.batch.delete(op.key.encode(), self.handles[op.table])
-        else:
-            self.batch.put(op.key.encode(), op.value, self.handles[op.table])
-
-    def put_limit(self, op: fold.PutLimit) -> None:
-        key = op.change.tenant_id.encode()
-        if op.change.rate is None:
-            self.batch.delete(key, self.handles["limits"])
-        else:
-            self.batch.put(key, records.encode(op.change), self.handles["limits"])
-
-
-_WRITE: dict[type[Any], Callable[[_Writer, Any], None]] = {
-    fold.PutBreaker: _Writer.put_breaker,
-    fold.PutLane: _Writer.put_lane,
-    fold.PutHook: _Writer.put_hook,
-    fold.DropHook: _Writer.drop_hook,
-    fold.DropDedupe: _Writer.drop_dedupe,
-    fold.DropJob: _Writer.drop_job,
-    fold.PutRow: _Writer.put_row,
-    fold.PutAttempt: _Writer.put_attempt,
-    fold.PutDedupe: _Writer.put_dedupe,
-    fold.PutJob: _Writer.put_job,
-    fold.PutCheckIn: _Writer.put_check_in,
-    fold.PutPack: _Writer.put_pack,
-    fold.PutHeld: _Writer.put_held,
-    fold.DropHeld: _Writer.drop_held,
-    fold.PutLimit: _Writer.put_limit,
-    PutEntry: _Writer.put_entry,
-}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ankusa.clock import SteadyClock
 from ankusa.core import fold
+from ankusa.core import ops as operations
 from ankusa.core.set_up import entry_of, fold_set_up
 from ankusa.store import keys
 from ankusa.store.database import Batch
@@ -53,7 +54,7 @@ class LocalLog:
         self._flusher = Flusher(lambda: self.tables.database.flush())
         self.unavailable: str | None = None
         self.low_space: str | None = None
-        self._undo: list[fold.Op] = []
+        self._undo: list[operations.Op] = []
         self._fsync_failed = False
         self.undurable: set[int] = set()
         self.on_rows: Callable[[], None] = lambda: None
@@ -98,11 +99,11 @@ class LocalLog:
         self,
         hooks: Sequence[tuple[Envelope, bytes, bytes]],
         answers: Sequence[fold.Accepted | fold.Duplicate],
-        ops: Sequence[fold.Op],
+        ops: Sequence[operations.Op],
     ) -> None:
         rows: dict[int, list[tuple[int, records.Row]]] = {}
         for op in ops:
-            if type(op) is fold.PutRow and op.row is not None and op.row.state is RowState.PENDING:
+            if type(op) is operations.PutRow and op.row is not None and op.row.state is RowState.PENDING:
                 rows.setdefault(op.seq, []).append((op.sink, op.row))
         for (envelope, _, body), answer in zip(hooks, answers, strict=True):
             if type(answer) is fold.Accepted:
@@ -155,11 +156,11 @@ class LocalLog:
     def _write(
         self,
         batch_records: Sequence[tuple[Topic, bytes]],
-        ops: Sequence[fold.Op],
+        ops: Sequence[operations.Op],
         at: int,
         *,
         new: bool = True,
-        undo: Sequence[fold.Op] = (),
+        undo: Sequence[operations.Op] = (),
     ) -> Applied:
         """Steps 2 and 3. `new` marks what is refused already while space is low. `undo` is taken back at recovery when
         the store refuses: the batch may have reached it all the same."""
@@ -183,13 +184,13 @@ class LocalLog:
         applied.written()
         return applied
 
-    async def _durable(self, offset: int, applied: Applied, *, undo: Sequence[fold.Op] = ()) -> None:
+    async def _durable(self, offset: int, applied: Applied, *, undo: Sequence[operations.Op] = ()) -> None:
         """Steps 4 and 5, carried to their end although the caller is cancelled: what is stored is announced or taken
         back."""
         self.undurable.add(offset)
         await asyncio.shield(self._settle(offset, applied, undo))
 
-    async def _settle(self, offset: int, applied: Applied, undo: Sequence[fold.Op]) -> None:
+    async def _settle(self, offset: int, applied: Applied, undo: Sequence[operations.Op]) -> None:
         try:
             await self._flusher.wait()
             if self._fsync_failed:
@@ -206,16 +207,16 @@ class LocalLog:
         self._announce_promoted(undo)
         self.on_rows()
 
-    def _announce_promoted(self, ops: Sequence[fold.Op]) -> None:
+    def _announce_promoted(self, ops: Sequence[operations.Op]) -> None:
         """Members that became heads before they were durable: the scan has passed over them as not to be claimed."""
         for op in ops:
-            if type(op) is fold.PutRow and op.row is not None and op.row.state is RowState.MEMBER:
+            if type(op) is operations.PutRow and op.row is not None and op.row.state is RowState.MEMBER:
                 row = self.tables.row(op.seq, op.sink)
                 if row is not None and row.state is RowState.PENDING:
                     key = keys.due_key(row.replay_id is not None, row.tenant_id, row.at, op.seq, op.sink)
                     self.tables.live.added(row.tenant_id, row.at, key)
 
-    def _take_back_later(self, ops: Sequence[fold.Op], error: StoreError) -> None:
+    def _take_back_later(self, ops: Sequence[operations.Op], error: StoreError) -> None:
         self._undo[:0] = fold.undo(ops)  # the latest is taken back first
         self.fail(str(error))
 
@@ -248,10 +249,10 @@ class LocalLog:
         self.unavailable = None
         self.on_rows()
 
-    def _stored(self, ops: Sequence[fold.Op]) -> Iterator[fold.Op]:
+    def _stored(self, ops: Sequence[operations.Op]) -> Iterator[operations.Op]:
         """Of operations that take something back, those whose object did reach the store. (Rows are `take_back`'s.)"""
         for op in ops:
-            if isinstance(op, fold.DropHeld):
+            if isinstance(op, operations.DropHeld):
                 key = keys.pen_key(op.received_at, op.hook_id)
                 if self.tables.database.get("pen", key) is None:
                     continue

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ankusa.core import fold
 from ankusa.core import job as jobs
+from ankusa.core import ops as operations
 from ankusa.core.job import EVENT_OF, MOVES, UNFINISHED, JobEvent
 from ankusa.core.pressure import Pressure
 from ankusa.replay.ports import Unreadable
@@ -123,19 +124,19 @@ class Memory:
     def settle(self, batch: OutcomeBatch) -> None:
         self.apply(fold.fold_outcomes(batch, 1, self.at, self))
 
-    def apply(self, ops: Sequence[fold.Op]) -> None:
+    def apply(self, ops: Sequence[operations.Op]) -> None:
         for op in ops:
-            if isinstance(op, fold.PutRow):
+            if isinstance(op, operations.PutRow):
                 if op.row is None:
                     del self.rows_by_place[op.seq, op.sink]
                 else:
                     self.rows_by_place[op.seq, op.sink] = op.row
-            elif isinstance(op, fold.PutAttempt):
+            elif isinstance(op, operations.PutAttempt):
                 assert (op.seq, op.sink, op.generation) not in self.attempts, "two moves of one generation"
                 self.attempts[op.seq, op.sink, op.generation] = op.attempt
-            elif isinstance(op, fold.PutJob):
+            elif isinstance(op, operations.PutJob):
                 self.jobs_by_id[op.job.id] = op.job
-            elif isinstance(op, fold.DropJob):
+            elif isinstance(op, operations.DropJob):
                 del self.jobs_by_id[op.job_id]
 
 
@@ -268,10 +269,10 @@ class Story:
         elif step == "cancel":
             await host.command(JobPatch(ID, host.at, JobState.CANCELLED))
 
-    def without_counts(self, page: Page) -> list[fold.Op]:
+    def without_counts(self, page: Page) -> list[operations.Op]:
         """A page folded again: a log that is folded twice does not repeat a page, a late worker may repeat its rows."""
         ops = fold.fold_outcomes(page, 1, self.host.at, self.host)
-        assert not [op for op in ops if isinstance(op, fold.PutRow)], "a repeated page moved a row"
+        assert not [op for op in ops if isinstance(op, operations.PutRow)], "a repeated page moved a row"
         return []
 
     def settle(self, kind: OutcomeKind) -> None:
