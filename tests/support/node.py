@@ -104,9 +104,13 @@ class Node:
     # -- processes ------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it and wait until it takes hooks."""
+        """Start it and wait until it takes hooks. One that does not is killed."""
         self.launch()
-        self.wait_ready()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def launch(self) -> None:
@@ -137,10 +141,11 @@ class Node:
     def kill(self) -> None:
         """kill -9 of every process, the supervisor stopped first so that it starts none again and asks none to end."""
         assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)
+        self.process.send_signal(signal.SIGSTOP)  # which nobody gets when it has ended
         for pid in session(self.process.pid):
             if pid != self.process.pid:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
         poll("the end of its processes", lambda: not self.pids())
@@ -169,7 +174,7 @@ class Node:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        if self.process is not None and session(self.process.pid):
+        if self.process is not None:
             self.kill()
 
     # -- talking to it ----------------------------------------------------------
