@@ -260,10 +260,13 @@ def _fold_page(page: Page, offset: int, at: int, tables: Tables) -> list[Op]:
     ops: list[Op] = []
     moved: dict[str, int] = {}
     lanes = Lanes(tables)
+    done: set[tuple[int, int]] = set()
     for index, revival in enumerate(page.revivals):
-        row = tables.row(revival.seq, revival.sink)
+        place = (revival.seq, revival.sink)
+        row = None if place in done else tables.row(*place)
         if row is None or row.state is not RowState.DEAD or row.generation != revival.generation:
             continue
+        done.add(place)
         revived = rows.revive(row, page.job_id, at)
         if revived.lane is not None:
             revived = lanes.join(revived, revival.seq, seq_of(offset, index), at)
