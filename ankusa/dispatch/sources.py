@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from ankusa.sinks.contract import SinkClient
@@ -23,28 +25,44 @@ class DispatchSource(Struct, frozen=True):
         return min([sink.inline_max_bytes for sink in self.sinks if sink.inline_max_bytes is not None], default=None)
 
 
-class StaticSources:
-    """The sources of a config file. Replaced whole at a reload; clients of what did not change are kept."""
+class NodeSources:
+    """The sources of a node as they are now: the file's, replaced whole at a reload, and those of the API, one by one.
+
+    Clients of what did not change are kept. What is no longer in use is answered, for the caller to close once its
+    attempts are over.
+    """
 
     def __init__(self, config: Config, context: SinkContext) -> None:
         self._context = context
+        self._retry = config.dispatch.retry
         self._sources: dict[str, DispatchSource] = {}
+        self._managed: dict[str, Source] = {}
         self.reload(config)
 
     def reload(self, config: Config, context: SinkContext | None = None) -> list[SinkClient]:
-        """Take a new config's sources; with a new `context`, build every sink anew.
-
-        Answers the clients no longer in use, for the caller to close once their attempts are over.
-        """
+        """Take a new config's sources, and its retry policy for all; with a new `context`, build every sink anew."""
         before = self._sources
         old = before if context is None else {}
         self._context = context or self._context
+        self._retry = config.dispatch.retry
         self._sources = {
-            source.source_id: self._build(source, config.dispatch.retry, old.get(source.source_id))
-            for source in config.sources.values()
+            source.source_id: self._build(source, old.get(source.source_id))
+            for source in (*config.sources.values(), *self._managed.values())
         }
-        kept = {id(sink) for source in self._sources.values() for sink in source.sinks}
-        return [sink for source in before.values() for sink in source.sinks if id(sink) not in kept]
+        return _unused(before.values(), self._sources.values())
+
+    def put(self, source: Source) -> list[SinkClient]:
+        """Make or replace a source of the API."""
+        before = self._sources.get(source.source_id)
+        after = self._sources[source.source_id] = self._build(source, before)
+        self._managed[source.source_id] = source
+        return _unused([] if before is None else [before], [after])
+
+    def drop(self, source_id: str) -> list[SinkClient]:
+        """Take a source of the API away."""
+        if self._managed.pop(source_id, None) is None:
+            return []
+        return list(self._sources.pop(source_id).sinks)
 
     def resolve(self, source_id: str) -> DispatchSource | None:
         return self._sources.get(source_id)
@@ -52,7 +70,7 @@ class StaticSources:
     def sinks(self) -> list[SinkClient]:
         return [sink for source in self._sources.values() for sink in source.sinks]
 
-    def _build(self, source: Source, retry: Retry, before: DispatchSource | None) -> DispatchSource:
+    def _build(self, source: Source, before: DispatchSource | None) -> DispatchSource:
         sinks = []
         for index, sink in enumerate(source.sinks):
             same = before is not None and index < len(before.sinks) and before.source.sinks[index] == sink
@@ -61,5 +79,10 @@ class StaticSources:
             source,
             tuple(sink.type for sink in source.sinks),
             tuple(sinks),
-            tuple(retry_policy(retry, source.retry, sink.retry) for sink in source.sinks),
+            tuple(retry_policy(self._retry, source.retry, sink.retry) for sink in source.sinks),
         )
+
+
+def _unused(before: Iterable[DispatchSource], after: Iterable[DispatchSource]) -> list[SinkClient]:
+    kept = {id(sink) for source in after for sink in source.sinks}
+    return [sink for source in before for sink in source.sinks if id(sink) not in kept]

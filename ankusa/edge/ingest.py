@@ -101,7 +101,8 @@ class Ingest:
         if scope["method"] != "POST":
             return replies.METHOD_NOT_ALLOWED
         if type(source) is Target:
-            return replies.UNKNOWN_SOURCE
+            # 404 makes providers give up: not before it is known.
+            return replies.UNKNOWN_SOURCE if self._sources.complete else replies.NOT_TOLD_YET
         assert type(source) is EdgeSource
         raw_headers = scope["headers"]
         header_bytes = sum(len(name) + len(value) for name, value in raw_headers)

@@ -70,6 +70,7 @@ INVALID_HEADERS = _reply(400, {"error": "invalid_headers"})
 BODY_READ_FAILED = _reply(400, {"error": "body_read_failed"}, closes=True)
 OVERLOAD = _reply(503, {"error": "overload"}, _retry_after(OVERLOAD_RETRY_AFTER_MS))
 OVERLOAD_MID_BODY = _reply(503, {"error": "overload"}, _retry_after(OVERLOAD_RETRY_AFTER_MS), lingers=True)
+NOT_TOLD_YET = _reply(503, {"error": "store_unavailable"}, _retry_after(OVERLOAD_RETRY_AFTER_MS))
 INTERNAL_ERROR = _reply(500, {"error": "internal_error"})
 
 

@@ -70,18 +70,40 @@ def ordering_keys(source: EdgeSource, headers: Headers, body: bytes) -> tuple[st
 
 
 class Sources:
-    """The table of one edge. `prefix` and `routing` are those of `http` and need a restart to change."""
+    """The table of one edge: the file's sources, and those that the API set up.
 
-    def __init__(self, prefix: str, routing: Routing, sources: Iterable[Source]) -> None:
+    `prefix` and `routing` are those of `http` and need a restart to change. `complete` is False until the API's have
+    been told once, where there are any to be told.
+    """
+
+    def __init__(self, prefix: str, routing: Routing, sources: Iterable[Source], *, complete: bool = True) -> None:
         self._prefix = prefix
         self._routing: Routing = routing
+        self._managed: dict[str, EdgeSource] = {}
+        self.complete = complete
         self.replace(sources)
 
     def replace(self, sources: Iterable[Source]) -> None:
-        """Take up a new set of sources, all at once. Raises as `compile_source` does, and then keeps the old set."""
-        compiled = [compile_source(source) for source in sources]
-        self._by_id: Mapping[str, EdgeSource] = {source.source_id: source for source in compiled}
-        self._by_tenant = {(source.tenant_id, source.name): source for source in compiled}
+        """Take up the file's sources, all at once. Raises as `compile_source` does, and then keeps the old ones."""
+        self._of_file = [compile_source(source) for source in sources]
+        self._join()
+
+    def manage(self, changes: Mapping[str, Source | None], *, whole: bool) -> None:
+        """Take up the API's sources by id, all at once: all there are, or what has changed, None for one that is gone.
+        Raises as `replace` does."""
+        managed = {} if whole else dict(self._managed)
+        for source_id, source in changes.items():
+            if source is None:
+                managed.pop(source_id, None)
+            else:
+                managed[source_id] = compile_source(source)
+        self._managed, self.complete = managed, True
+        self._join()
+
+    def _join(self) -> None:
+        every = [*self._managed.values(), *self._of_file]  # of one tenant and name, the file's
+        self._by_id: Mapping[str, EdgeSource] = {source.source_id: source for source in every}
+        self._by_tenant = {(source.tenant_id, source.name): source for source in every}
         # Found once, a source is found again by its path's bytes alone. Only what exists is kept, and a source has
         # one spelling, so the cache is never larger than the table.
         self._found: dict[bytes, EdgeSource] = {}

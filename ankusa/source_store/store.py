@@ -83,6 +83,7 @@ class SourceStore:
         self._deliveries = deliveries
         self._announce = announce
         settings = config().source_store
+        self._http = config().http  # a reload does not change it
         self._writable = settings.type == "persistent"
         self._seal = Seal(settings.secret_key)
         self._entries: dict[str, Entry] = {}
@@ -91,6 +92,8 @@ class SourceStore:
         self._running: set[asyncio.Task[Any]] = set()
         if self._writable:
             self._read(ignore=settings.ignore_unreadable)
+        elif kept := len(source_log.kept_sources()):
+            log.warning("event=sources_off count=%d reason=source_store.type is static: their rows die", kept)
 
     def _read(self, *, ignore: bool) -> None:
         unreadable: list[str] = []
@@ -135,7 +138,7 @@ class SourceStore:
         return NotFound() if entry is None else self._shown(entry)
 
     def _shown(self, entry: Entry) -> dict[str, Any]:
-        return specs.shown(entry, self._config().http)
+        return specs.shown(entry, self._http)
 
     # -- writing ------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class SourceStore:
         if not new:
             return NotFound() if before is None else None
         # A catch URL with the tenant in it leads to one source: the file's, when it has one of that name.
-        taken = config.http.routing == "tenant_path" and any(
+        taken = self._http.routing == "tenant_path" and any(
             source.tenant == tenant and source.name == name for source in config.sources.values()
         )
         if before is not None or taken:
@@ -221,5 +224,10 @@ class SourceStore:
         """Run a change to its end although the caller is cancelled: what is stored is announced."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # read: the caller may have gone
+            log.warning("event=source_change_failed reason=%s", error)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from schemas.append import Answer, AnswerStatus, Submission, decode_answers
+from schemas.edge_update import EdgeUpdate, decode_update
 from streams.local.frame_reader import FrameError
 from streams.local.frames import Kind, append_payload
 from streams.local.link import Link
@@ -75,9 +76,13 @@ class _Append:
 class SocketLog:
     """An `EdgeLog` over the socket at `path`. `clock` gives unix ms. Made, started and used on one event loop."""
 
-    def __init__(self, path: Path, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], int], on_update: Callable[[EdgeUpdate], None] = lambda _: None
+    ) -> None:
+        """`on_update` takes up what the engine tells its edges; raising, it is told again at the next connection."""
         self._path = path
         self._clock = clock
+        self._on_update = on_update
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._next_id = 0
@@ -179,7 +184,7 @@ class SocketLog:
         """A connection whose engine has greeted. Raises OSError, FrameError or TimeoutError."""
         if self._path.stat().st_uid != os.geteuid():
             raise FrameError(f"{self._path} is another user's")
-        link = Link(self._on_frame)
+        link: Link = Link(lambda kind, request_id, payload: self._on_frame(link, kind, request_id, payload))
         async with asyncio.timeout(HELLO_TIMEOUT_S):
             await self._loop.create_unix_connection(lambda: link, os.fspath(self._path))
             try:
@@ -215,7 +220,7 @@ class SocketLog:
             log.warning("event=engine_unavailable reason=%s", reason)
         self._reason = reason
 
-    def _on_frame(self, kind: Kind, request_id: int, payload: bytes) -> None:
+    def _on_frame(self, link: Link, kind: Kind, request_id: int, payload: bytes) -> None:
         """Raises FrameError or one of DecodeError on what is no answer; one to nobody's question is dropped."""
         if kind is Kind.ANSWERS:
             append = self._appends.get(request_id)
@@ -229,8 +234,18 @@ class SocketLog:
             answered = self._probes.get(request_id)
             if answered is not None and not answered.done():
                 answered.set_result(payload.decode())
+        elif kind is Kind.UPDATE:
+            self._update(link, request_id, decode_update(payload))
         else:
             raise FrameError(f"an unexpected {kind.name}")
+
+    def _update(self, link: Link, version: int, update: EdgeUpdate) -> None:
+        try:
+            self._on_update(update)
+        except Exception:
+            log.exception("event=update_refused version=%d", version)  # the last one stands
+        else:
+            link.send(Kind.TAKEN, version)
 
 
 def _words(error: Exception) -> str:

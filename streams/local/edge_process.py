@@ -26,7 +26,7 @@ from ankusa.edge.batcher import Batcher
 from ankusa.edge.ingest import Ingest
 from ankusa.edge.log import EdgeLog
 from ankusa.edge.parent import parent_gone, signal_on_parent_death
-from ankusa.edge.sources import Sources
+from ankusa.edge.tables import EdgeTables
 from api.edge_serving import serve_edge
 from api.ingest import build_ingest_app
 from api.serving import Listener, bind
@@ -46,10 +46,10 @@ DRAIN_S = 2.0
 class Edge:
     """A running edge, made by `run_edge`."""
 
-    def __init__(self, config: Config, sources: Sources, batcher: Batcher, app: Ingest, listener: Listener) -> None:
+    def __init__(self, config: Config, tables: EdgeTables, batcher: Batcher, app: Ingest, listener: Listener) -> None:
         self.config = config
         self.port = listener.port
-        self._sources = sources
+        self._tables = tables
         self._batcher = batcher
         self._app = app
         self._listener = listener
@@ -62,7 +62,7 @@ class Edge:
     def reload(self, config: Config) -> None:
         """Take up the sources of `config`; what else an edge reads of it waits for a restart."""
         changed, needs_restart = reloadable_changes(self.config, config)
-        self._sources.replace(config.sources.values())
+        self._tables.reload(config)
         self.config = config
         log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))
 
@@ -77,8 +77,9 @@ class Edge:
         self._app.close()
 
 
-async def run_edge(config: Config, edge_log: EdgeLog) -> Edge:
-    """Start an edge over `edge_log` on `http.ip:http.port`; it accepts once this returns.
+async def run_edge(config: Config, edge_log: EdgeLog, tables: EdgeTables | None = None) -> Edge:
+    """Start an edge over `edge_log` on `http.ip:http.port`; it accepts once this returns. `tables` is for who tells it
+    of changes.
 
     The port is shared with the other edge processes when `node.edges` is above 1. Raises OSError naming the address
     when it cannot be had.
@@ -88,12 +89,12 @@ async def run_edge(config: Config, edge_log: EdgeLog) -> Edge:
         bound = bind(http.ip, http.port, shared=config.node.edges > 1)
     except OSError as error:
         raise OSError(error.errno, f"http.port: cannot listen on {http.ip}:{http.port}: {error.strerror}") from error
-    sources = Sources(http.prefix, http.routing, config.sources.values())
+    tables = tables or EdgeTables(config)
     batcher = Batcher(edge_log, config.batcher, now_ms)
-    app = build_ingest_app(http, sources, batcher, edge_log, now_ms)
+    app = build_ingest_app(http, tables.sources, batcher, edge_log, now_ms)
     listener = await serve_edge(app, bound)
     log.info("event=listening listener=http address=%s:%d sources=%d", http.ip, listener.port, len(config.sources))
-    return Edge(config, sources, batcher, app, listener)
+    return Edge(config, tables, batcher, app, listener)
 
 
 async def run(config: Config, config_path: str | None, socket: Path, env: Mapping[str, str], parent: int) -> int:
@@ -103,10 +104,11 @@ async def run(config: Config, config_path: str | None, socket: Path, env: Mappin
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, reloading.set)
-    edge_log = SocketLog(socket, now_ms)
+    tables = EdgeTables(config)
+    edge_log = SocketLog(socket, now_ms, tables.take)
     edge_log.start()
     try:
-        edge = await run_edge(config, edge_log)
+        edge = await run_edge(config, edge_log, tables)
     except OSError as error:
         log.critical("event=listen_failed reason=%s", error.strerror)
         await edge_log.close()

@@ -9,27 +9,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from ankusa.admission import Admission
-from ankusa.clock import jitter, now_ms
+from ankusa.claim_check.check_ins import CheckIns
+from ankusa.claim_check.retention import Retention
+from ankusa.claim_check.stores import open_store
+from ankusa.clock import jitter, now_ms, unguessable
 from ankusa.config import reloadable_changes
+from ankusa.dispatch.claims import Claim
 from ankusa.dispatch.dispatcher import Dispatcher
-from ankusa.dispatch.sources import StaticSources
+from ankusa.dispatch.sources import NodeSources
 from ankusa.replay.operator import Operator
 from ankusa.replay.replayer import Replayer
 from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.contract import SinkClient
 from ankusa.sinks.egress import Egress
 from ankusa.sinks.registry import SinkContext
-from schemas.config import Config, RateLimit
+from ankusa.source_store.store import SourceStore
+from ankusa.store.errors import StoreError
+from schemas.config import Config, ManagedSource, RateLimit
+from schemas.edge_update import EdgeUpdate
 from streams.local import server
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.health import Health
 from streams.local.intake import Intake
 from streams.local.log import LocalLog
 from streams.local.replay_host import LocalReplayHost
+from streams.local.source_host import LocalSourceHost
 from streams.local.sweeper import Sweeper
+from streams.local.updates import Updates
 
 log = logging.getLogger("ankusa.engine")
 
@@ -42,6 +52,7 @@ class Engine:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.blobs = open_store(config.claim_check.store, config.node.data_dir)
         self.log = LocalLog(Path(config.node.data_dir) / "store", now_ms)
         overrides = {
             tenant: RateLimit(rate=limit.rate, burst=limit.burst)
@@ -52,24 +63,61 @@ class Engine:
         self.intake = Intake(self.log, self.admission, now_ms)
         self.health = Health(self.log)
         self.sink_context = _context(config)
-        self.sources = StaticSources(config, self.sink_context)
-        self.dispatcher = Dispatcher(LocalDispatchHost(self.log), self.sources, config.dispatch, self.log.now, jitter)
+        self.sources = NodeSources(config, self.sink_context)
+        dispatch_host = LocalDispatchHost(self.log)
+        claim_check = config.claim_check
+        check_ins: CheckIns[Claim] = CheckIns(
+            dispatch_host, self.blobs, claim_check.pack_max_bytes, self.log.now, unguessable
+        )
+        self.check_ins = check_ins.stats
+        self.retention = Retention(
+            self.blobs, lambda pack: self.log.tables.has_pack(pack), claim_check.retention_days, self.log.now
+        )
+        self.dispatcher = Dispatcher(dispatch_host, self.sources, config.dispatch, self.log.now, jitter, check_ins)
         self.log.on_rows = self.dispatcher.wake
         replay_host = LocalReplayHost(self.log, self.dispatcher.pressure, config.node.roles)
         self.replayer = Replayer(replay_host)
         self.replays = Operator(replay_host, self.replayer.wake)
         self.sweeper = Sweeper(self.log)
+        source_host = LocalSourceHost(self.log, self.dispatcher)
+        self.source_store = SourceStore(source_host, lambda: self.config, source_host, self._announce)
+        for source in self.source_store.sources:
+            self.sources.put(source)
+        self.updates = Updates(lambda: EdgeUpdate(True, tuple(self._managed())))
         self._server: server.IntakeServer | None = None
         self._replaying: asyncio.Task[None] | None = None
+
+    def _managed(self) -> Iterator[tuple[str, ManagedSource]]:
+        return ((source.source_id, source) for source in self.source_store.sources)
+
+    async def _announce(self, source_id: str, source: ManagedSource | None) -> None:
+        """Go by a change of a source. A new one may be delivered before it is taken, a gone one the other way round."""
+        unused = [] if source is None else self.sources.put(source)
+        await self.updates.push(EdgeUpdate(False, ((source_id, source),)))
+        if source is None:
+            unused = self.sources.drop(source_id)
+        self._close_later(unused, None)
+        self.dispatcher.wake()
+
+    def _close_later(self, unused: list[SinkClient], clients: HttpClients | None) -> None:
+        """Close what is no longer in use once its last attempts are over."""
+        if unused or clients is not None:
+            after_s = self.config.dispatch.attempt_timeout_ms / 1000
+            asyncio.get_running_loop().call_later(after_s, _close_soon, unused, clients)
 
     async def start(self, socket: Path | None) -> None:
         """Watch the store, deliver what is due, listen for edges at `socket` (None: the edge is in this process)."""
         await self.health.start()
+        try:
+            await self.source_store.reseal()
+        except StoreError as error:
+            log.warning("event=reseal_refused reason=%s", error)  # tried again at the next start
         self.dispatcher.wake()
         self._replaying = asyncio.create_task(self.replayer.run())
         self.sweeper.start()
+        self.retention.start()
         if socket is not None:
-            self._server = await server.serve(socket, self.intake, self.probe)
+            self._server = await server.serve(socket, self.intake, self.probe, self.updates)
         live, replayed, dead = self.log.tables.counts.total()
         log.info("event=engine_started pending=%d replayed=%d dead=%d path=%s", live, replayed, dead, self.log.path)
 
@@ -87,10 +135,7 @@ class Engine:
         self.admission.reconfigure(config.rate_limits)
         self.dispatcher.reconfigure(config.dispatch)
         self.config = config
-        if unused or self.sink_context is not old:
-            clients = None if self.sink_context is old else old.clients
-            after_s = config.dispatch.attempt_timeout_ms / 1000
-            asyncio.get_running_loop().call_later(after_s, _close_soon, unused, clients)
+        self._close_later(unused, None if self.sink_context is old else old.clients)
         log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))
         return needs_restart
 
@@ -102,12 +147,14 @@ class Engine:
             self._replaying.cancel()
             await asyncio.gather(self._replaying, return_exceptions=True)
         await self.sweeper.stop()
+        await self.retention.stop()
         await self.dispatcher.stop(GRACE_MS)
         await self.health.stop()
         for sink in self.sources.sinks():
             with contextlib.suppress(Exception):  # a sink that cannot close must not keep the store open
                 await sink.close()
         self.sink_context.clients.close()
+        await self.blobs.close()
         self.log.close()
         log.info("event=engine_stopped")
 

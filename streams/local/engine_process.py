@@ -18,11 +18,15 @@ import uvloop
 from fastapi import FastAPI
 
 from ankusa import logs
+from ankusa.claim_check.reader import Reader
 from ankusa.config import ConfigError, load
+from ankusa.edge.tables import EdgeTables
+from ankusa.source_store.store import UnreadableSourcesError
 from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError, StoreLockedError
 from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
 from api.auth import Tokens
+from api.claims import build_claims_app
 from api.serving import Listener, bind, serve
 from schemas.config import Config
 from streams.local.direct import DirectLog
@@ -47,19 +51,26 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
     except StoreError as error:
         log.error("event=store_unavailable reason=%s", error)
         return 1
+    except UnreadableSourcesError as error:
+        log.critical("event=sources_unreadable reason=%s", error)
+        return FATAL_EXIT
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     admin: Listener | None = None
+    gateway: Listener | None = None
     edge: Edge | None = None
     status = 0
     try:
         await engine.start(socket_path(config.node.data_dir) if config.node.edges else None)
         app = build_admin_app(LocalOperations(engine), config.admin.tokens)
         admin = await _admin(app, config)
+        gateway = await _gateway(engine, config)
         if not config.node.edges:
-            edge = await run_edge(config, DirectLog(engine.intake, engine.probe))
+            tables = EdgeTables(config)
+            engine.updates.attach(tables.take)
+            edge = await run_edge(config, DirectLog(engine.intake, engine.probe), tables)
         asked = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, asked.set)
         reloads = loop.create_task(_reloads(asked, engine, app.state.tokens, edge, config_path, env))
@@ -70,6 +81,8 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
         status = 1
     if edge is not None:
         await edge.close()
+    if gateway is not None:
+        await gateway.close()
     if admin is not None:
         await admin.close()
     await engine.stop()
@@ -91,6 +104,25 @@ async def _admin(app: FastAPI, config: Config) -> Listener | None:
         raise OSError(error.errno, f"admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
     listener = await serve(app, bound)
     log.info("event=listening listener=admin address=%s:%d", ip, listener.port)
+    return listener
+
+
+async def _gateway(engine: Engine, config: Config) -> Listener | None:
+    """The claim-check gateway's listener, in the role `claim_check`. Raises OSError naming the address."""
+    if "claim_check" not in config.node.roles:
+        if any(sink.inline_max_bytes is not None for sink in engine.sources.sinks()):
+            log.warning(
+                "event=claim_check_unserved reason=sinks send large bodies by reference, and nothing here serves them: "
+                "add claim_check to node.roles"
+            )
+        return None
+    ip, port = config.claim_check.ip, config.claim_check.port
+    try:
+        bound = bind(ip, port)
+    except OSError as error:
+        raise OSError(error.errno, f"claim_check.port: cannot listen on {ip}:{port}: {error.strerror}") from error
+    listener = await serve(build_claims_app(Reader(engine.blobs)), bound)
+    log.info("event=listening listener=claim_check address=%s:%d", ip, listener.port)
     return listener
 
 

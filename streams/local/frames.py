@@ -14,7 +14,7 @@ from enum import IntEnum
 from schemas.append import Submission
 from schemas.records import Held, decode_envelope, decode_held, encode
 
-VERSION = 1
+VERSION = 2
 
 MAX_FRAME_BYTES = 1 << 30
 """256 hooks of 64 MB would be more; the edge's batcher bounds a batch by bytes long before this refuses it."""
@@ -30,6 +30,8 @@ class Kind(IntEnum):
     ANSWERS = 3
     PROBE = 4
     PROBED = 5
+    UPDATE = 6
+    TAKEN = 7
 
 
 def frame(kind: Kind, request_id: int, *payload: bytes) -> bytes:

@@ -22,6 +22,7 @@ from schemas.append import Answer, Submission, encode_answers
 from schemas.records import DecodeError
 from streams.local.frame_reader import FrameError, FrameReader, check_hello, hello
 from streams.local.frames import Kind, frame, read_append
+from streams.local.updates import Updates
 
 log = logging.getLogger("ankusa.engine")
 
@@ -55,10 +56,12 @@ def socket_path(data_dir: str | Path) -> Path:
 class IntakeServer:
     """A listening server, made by `serve`."""
 
-    def __init__(self, path: Path, intake: IntakePort, probe: Probe) -> None:
+    def __init__(self, path: Path, intake: IntakePort, probe: Probe, updates: Updates | None = None) -> None:
+        """`updates` tells edges what the API set up, where it sets up anything."""
         self.path = path
         self.intake = intake
         self.probe = probe
+        self.updates = updates
         self.connections: set[Connection] = set()
         self.running: set[asyncio.Task[None]] = set()
         self.orphans: set[asyncio.Task[None]] = set()
@@ -87,9 +90,9 @@ class IntakeServer:
                 self.path.unlink()
 
 
-async def serve(path: Path, intake: IntakePort, probe: Probe) -> IntakeServer:
+async def serve(path: Path, intake: IntakePort, probe: Probe, updates: Updates | None = None) -> IntakeServer:
     """Listen for edges at `path`; it accepts once this returns. Raises OSError."""
-    server = IntakeServer(path, intake, probe)
+    server = IntakeServer(path, intake, probe, updates)
     await server.start()
     return server
 
@@ -147,13 +150,21 @@ class Connection(asyncio.Protocol):
         if not self._greeted:
             check_hello(kind, payload)
             self._greeted = True
+            if self._server.updates is not None:
+                self._server.updates.joined(self)
         elif kind is Kind.APPEND:
             deadline_at, again, batch = read_append(payload)
             self._spawn(self._append(request_id, batch, deadline_at, again), len(payload))
         elif kind is Kind.PROBE:
             self._spawn(self._probe(request_id), 0)
+        elif kind is Kind.TAKEN and self._server.updates is not None:
+            self._server.updates.taken(self, request_id)
         else:
             raise FrameError(f"an unexpected {kind.name}")
+
+    def send_update(self, version: int, payload: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame(Kind.UPDATE, version, payload))
 
     def _spawn(self, work: Awaitable[bytes], size_bytes: int) -> None:
         self.unanswered_bytes += size_bytes
@@ -217,6 +228,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._server.connections.discard(self)
+        if self._server.updates is not None:
+            self._server.updates.left(self)
         for task in self._tasks:
             self._server.orphans.add(task)
             task.add_done_callback(self._server.orphans.discard)

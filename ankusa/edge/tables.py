@@ -1,0 +1,27 @@
+"""What an edge goes by, and how it changes while it runs: the file's part at a reload, the API's as it is told.
+
+Owns the putting together. Until the engine has told the API's part once, an edge that needs it cannot say that a source
+does not exist.
+"""
+
+from __future__ import annotations
+
+from ankusa.edge.sources import Sources
+from schemas.config import Config
+from schemas.edge_update import EdgeUpdate
+
+
+class EdgeTables:
+    """The tables of one edge process. What `http` says needs a restart to change."""
+
+    def __init__(self, config: Config) -> None:
+        managed = config.source_store.type == "persistent"
+        self.sources = Sources(config.http.prefix, config.http.routing, config.sources.values(), complete=not managed)
+
+    def reload(self, config: Config) -> None:
+        """Take up the file's sources. Raises as `compile_source` does, and then keeps the old ones."""
+        self.sources.replace(config.sources.values())
+
+    def take(self, update: EdgeUpdate) -> None:
+        """Take up what the engine tells, all at once. Raises as `reload` does."""
+        self.sources.manage(dict(update.sources), whole=update.whole)
