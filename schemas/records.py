@@ -144,6 +144,11 @@ class OutcomeKind(IntEnum):
     DROPPED = 6
 
 
+SOURCE_UNAVAILABLE = "source_unavailable"
+"""The `detail` of a row parked because its source could not be asked. That is nobody's failure: it may happen to every
+row every second, so it leaves no line in the history and counts for no job."""
+
+
 class Outcome(Struct, frozen=True, array_like=True, gc=False):
     """One move of one row. `attempt` is its number, 0 when none was made; `due_at` is set for RETRY and PARKED.
 

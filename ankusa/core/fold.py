@@ -38,6 +38,7 @@ from ankusa.core.ops import (
 )
 from ankusa.core.set_up import PutEntry
 from schemas.records import (
+    SOURCE_UNAVAILABLE,
     Attempt,
     Breaker,
     BreakerMove,
@@ -173,14 +174,16 @@ def _fold_batch(record: OutcomeBatch, at: int, tables: Tables) -> list[Op]:
         after = rows.settle(row, outcome, at)
         done[place] = after
         ops.append(PutRow(outcome.seq, outcome.sink, after, row))
-        ops.append(PutAttempt(outcome.seq, outcome.sink, outcome.generation, _attempt(row, outcome)))
+        traceless = outcome.kind is OutcomeKind.PARKED and outcome.detail == SOURCE_UNAVAILABLE
+        if not traceless:
+            ops.append(PutAttempt(outcome.seq, outcome.sink, outcome.generation, _attempt(row, outcome)))
         if row.lane is not None and (after is None or after.state is RowState.DEAD):
             promotion = lanes.leave(row, outcome.seq, outcome.sink, at)
             if promotion is not None:
                 seq, member, head = promotion
                 done[seq, outcome.sink] = head
                 ops.append(PutRow(seq, outcome.sink, head, member))
-        if row.replay_id is not None:
+        if row.replay_id is not None and not traceless:
             _count(counts.setdefault(row.replay_id, jobs.Settled()), row, outcome)
     ops.extend(_lane_ops(lanes))
     ops.extend(_fold_breakers(record.breakers, tables))

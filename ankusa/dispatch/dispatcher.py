@@ -31,7 +31,16 @@ from ankusa.dispatch.stats import DispatchStats
 from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
 from ankusa.store.errors import StoreError
 from schemas.config import Dispatch, Retry
-from schemas.records import DecodeError, Envelope, ErrorClass, Outcome, OutcomeKind, Row, sink_key
+from schemas.records import (
+    SOURCE_UNAVAILABLE,
+    DecodeError,
+    Envelope,
+    ErrorClass,
+    Outcome,
+    OutcomeKind,
+    Row,
+    sink_key,
+)
 
 log = logging.getLogger("ankusa.dispatch")
 
@@ -138,9 +147,9 @@ class Dispatcher:
         if self._kills.takes(claim, at):
             return
         try:
-            source = self._sources.resolve(row.source_id)
+            source = self._resolve(row.source_id)
         except SourcesUnavailableError:
-            self._settle(claim, Outcome(*_head(claim), OutcomeKind.PARKED, at, due_at=at + FAULT_MS))
+            self._defer(claim, at)
             return
         index = None if source is None else bind(claim.sink, row.sink_type, source.sink_types)
         if source is None or index is None:
@@ -194,7 +203,7 @@ class Dispatcher:
         row = claim.row
         try:
             hook = self._host.hook(claim.seq)
-            source = self._sources.resolve(row.source_id)
+            source = self._resolve(row.source_id)
         except DecodeError as error:
             self._release(claim)
             log.warning("event=hook_undecodable seq=%d sink=%d reason=%s", claim.seq, claim.sink, error)
@@ -202,7 +211,7 @@ class Dispatcher:
             return
         except SourcesUnavailableError:
             self._release(claim)
-            self._settle(claim, Outcome(*_head(claim), OutcomeKind.PARKED, at, due_at=at + FAULT_MS))
+            self._defer(claim, at)
             return
         index = None if source is None else bind(claim.sink, row.sink_type, source.sink_types)
         if hook is None or source is None or index is None:
@@ -290,6 +299,21 @@ class Dispatcher:
             for queued in self.slots.take(claim.key):
                 self._park(queued, source.policies[index], at)
         self._start()
+
+    def _resolve(self, source_id: str) -> DispatchSource | None:
+        """A source as it is now. Raises SourcesUnavailableError, whatever is wrong: it must stop nobody else."""
+        try:
+            return self._sources.resolve(source_id)
+        except SourcesUnavailableError:
+            raise
+        except Exception as error:
+            log.error("event=source_failed source=%s error=%s", source_id, type(error).__name__)
+            raise SourcesUnavailableError("the source cannot be built") from error
+
+    def _defer(self, claim: Claim, at: int) -> None:
+        """Put a row back for a second, unspent and without a trace: nobody knows its source now."""
+        outcome = Outcome(*_head(claim), OutcomeKind.PARKED, at, due_at=at + FAULT_MS, detail=SOURCE_UNAVAILABLE)
+        self._settle(claim, outcome)
 
     def _park(self, claim: Claim, policy: Retry, at: int) -> None:
         """Put a row back until its breaker closes, its attempts unchanged."""

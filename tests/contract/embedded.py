@@ -127,6 +127,9 @@ class EmbeddedHost:
     def remove_source(self, name: str) -> None:
         self._sources.remove(name)
 
+    def break_source(self, name: str) -> None:
+        self._sources.broken.add(name)
+
     def sources_answer(self, answer: bool) -> None:
         self._sources.answer = answer
 

@@ -58,6 +58,9 @@ class Host(Protocol):
 
     def remove_source(self, name: str) -> None: ...
 
+    def break_source(self, name: str) -> None:
+        """A source that raises when it is asked for, until it is replaced."""
+
     def sources_answer(self, answer: bool) -> None:
         """Whether the source store can answer."""
 

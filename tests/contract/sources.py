@@ -15,8 +15,10 @@ class FakeSources:
     def __init__(self) -> None:
         self._by_id: dict[str, DispatchSource] = {}
         self.answer = True
+        self.broken: set[str] = set()
 
     def put(self, name: str, *sinks: Any, retry: Retry) -> None:
+        self.broken.discard(name)
         source = Source(name=name, verify=Verify(type="none"))
         types = tuple(sink.type for sink in sinks)
         self._by_id[name] = DispatchSource(source, types, sinks, (retry,) * len(sinks))
@@ -27,4 +29,6 @@ class FakeSources:
     def resolve(self, source_id: str) -> DispatchSource | None:
         if not self.answer:
             raise SourcesUnavailableError("the source store does not answer")
+        if source_id in self.broken:
+            raise ValueError("a secret that does not decrypt")
         return self._by_id.get(source_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ankusa.sinks.contract import Failed
 from schemas.records import ErrorClass, OutcomeKind, RowState
 from tests.contract.conftest import Start
 from tests.contract.host import Hook, Host, hooks
@@ -74,6 +75,7 @@ def test_while_the_source_store_cannot_answer_rows_come_back_a_second_later_unsp
     row = host.rows("hook-0000")[0]
     assert (row.state, row.attempts, row.error) == (RowState.PENDING, 0, None)
     assert host.counts() == host.scanned_counts() == (20, 0, 0)
+    assert host.attempts("hook-0000") == []  # it may go on for hours, every second
     host.sources_answer(True)
     host.advance(1000)
     assert len(sink.got) == 20
@@ -91,3 +93,34 @@ def test_a_source_store_that_falls_silent_while_rows_are_queued(start: Start) ->
     host.sources_answer(True)
     host.advance(5000)
     assert host.counts() == (0, 0, 0)
+
+
+def test_a_source_that_cannot_be_built_stops_nobody_else(host: Host) -> None:
+    sink = ScriptedSink()
+    host.source("orders", sink)
+    host.source("broken", ScriptedSink())
+    host.break_source("broken")
+    host.commit([Hook("bad", source_id="broken"), Hook("good")])
+    host.settle()
+    assert sink.ids == ["good"]
+    host.advance(3000)
+    row = host.rows("bad")[0]
+    assert (row.state, row.attempts) == (RowState.PENDING, 0)
+    host.source("broken", mended := ScriptedSink())
+    host.advance(1100)
+    assert mended.attempts_of("bad") == [1]
+
+
+def test_rows_that_wait_for_the_source_store_count_for_no_job(host: Host) -> None:
+    host.source("orders", ScriptedSink(Failed("permanent", "410")))
+    host.commit([Hook("a")])
+    host.settle()
+    host.start_job("job")
+    host.sources_answer(False)
+    host.revive("job", "a")
+    host.advance(5000)
+    assert all(not tally.failed for tally in host.job("job").tallies.values())
+    host.source("orders", ScriptedSink())
+    host.sources_answer(True)
+    host.advance(1100)
+    assert (host.job("job").moved, host.job("job").delivered, host.job("job").dead) == (1, 1, 0)
