@@ -243,6 +243,29 @@ class SourceStore(Section, frozen=True, kw_only=True):
         return f"SourceStore(type={self.type!r})"
 
 
+class ClaimStore(Section, frozen=True, kw_only=True):
+    """Where the claim check keeps bodies: files under `path`, or the object store at `url`."""
+
+    type: Literal["local", "object"] = "local"
+    path: NonEmpty | None = None
+    url: NonEmpty | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Names of the options only: their values hold secrets."""
+        return f"ClaimStore(type={self.type!r}, options={sorted(self.options)!r})"
+
+
+class ClaimCheck(Section, frozen=True, kw_only=True):
+    """Large bodies by reference (spec 03), and the gateway that serves them. Without `retention_days` they stay."""
+
+    ip: str = "127.0.0.1"
+    port: Port = 4001
+    pack_max_bytes: Annotated[int, Meta(ge=1, le=1_073_741_824)] = 16_777_216
+    retention_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
+    store: ClaimStore = field(default_factory=ClaimStore)
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration. `demo` is no key of the file: it says that there was none."""
 
@@ -254,6 +277,7 @@ class Config(Section, frozen=True, kw_only=True):
     quarantine: Quarantine = field(default_factory=Quarantine)
     batcher: Batcher = field(default_factory=Batcher)
     dispatch: Dispatch = field(default_factory=Dispatch)
+    claim_check: ClaimCheck = field(default_factory=ClaimCheck)
     egress: Egress = field(default_factory=Egress)
     source_store: SourceStore = field(default_factory=SourceStore)
     sources: dict[Name, Source] = field(default_factory=dict)

@@ -71,7 +71,7 @@ class LocalBlobs:
             names = self._names(tenant_id)
             while page := await self._run(self._readers, partial(_next, names)):
                 for name in page:
-                    if is_pack(name) and name < pack:
+                    if name < pack and is_pack(name):
                         yield tenant_id, name
 
     async def close(self) -> None:

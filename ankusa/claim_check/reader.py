@@ -6,6 +6,7 @@ from a claim id to bytes; never checks what they are: the receiver has their sha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 
@@ -20,6 +21,9 @@ log = logging.getLogger("ankusa.claim_check")
 PIECE_BYTES = 1 << 20
 """What is read at a time: a few milliseconds of a disk, one request of an object store, and all of a body that a
 reader holds in memory."""
+
+READ_MS = 10_000
+"""The longest one reading may take. Whoever waits for a body gives up at about that time."""
 
 
 class Stored(Struct, frozen=True):
@@ -40,7 +44,7 @@ class Reader:
     async def find(self, tenant_id: str, claim_id: str) -> Stored | None:
         """Where the body is, None when there is none. Both names must be well-formed. Raises BlobError."""
         pack, position = references.place_of(claim_id)
-        stored = await self._blobs.read(tenant_id, pack, 0, packs.head_bytes(position + 1))
+        stored = await self._read(tenant_id, pack, 0, packs.head_bytes(position + 1))
         if stored is None:
             return None
         try:
@@ -54,8 +58,15 @@ class Reader:
         """`length` bytes of a body from `start` on, in pieces. Raises BlobError, between any two of them too."""
         place, end = body.start + start, body.start + start + length
         while place < end:
-            piece = await self._blobs.read(body.tenant_id, body.pack, place, min(PIECE_BYTES, end - place))
+            piece = await self._read(body.tenant_id, body.pack, place, min(PIECE_BYTES, end - place))
             if not piece:
                 raise BlobError("the pack ends before its body" if piece is not None else "the pack has gone")
             yield piece
             place += len(piece)
+
+    async def _read(self, tenant_id: str, pack: str, start: int, length: int) -> bytes | None:
+        try:
+            async with asyncio.timeout(READ_MS / 1000):
+                return await self._blobs.read(tenant_id, pack, start, length)
+        except TimeoutError as error:
+            raise BlobError(f"the store did not answer within {READ_MS} ms") from error

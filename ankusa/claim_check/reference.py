@@ -23,6 +23,8 @@ _TIME_SHIFT = RANDOM_BITS + POSITION_BITS
 
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLAIM_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+# Its last 16 bits are 0: three letters of five bits, and the lowest of the letter before.
+_PACK = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{21}[02468ACEGJMPRTWY]000")
 
 
 def pack_id(at: int, bits: int) -> str:
@@ -64,7 +66,7 @@ def is_claim_id(text: str) -> bool:
 
 
 def is_pack(text: str) -> bool:
-    return is_claim_id(text) and place_of(text)[1] == 0
+    return _PACK.fullmatch(text) is not None
 
 
 def _encode(value: int) -> str:

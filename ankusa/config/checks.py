@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ankusa.claim_check.stores import ClaimStoreError, check_store
 from ankusa.config.build import Part, build
 from ankusa.config.problems import Problems, at_index, join
 from ankusa.edge.dedupe_key import DedupeSpecError, build_dedupe, build_ordering
@@ -28,6 +29,8 @@ from ankusa.verify.contract import is_header_name
 from schemas.config import (
     Admin,
     AdminToken,
+    ClaimCheck,
+    ClaimStore,
     Dedupe,
     Dispatch,
     Egress,
@@ -82,16 +85,27 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
                 _check_ordering(part, path, problems)
             case Source():
                 _check_source(part, path, problems)
+            case ClaimStore():
+                _ask(path, problems, check_store, part)
+            case ClaimCheck():
+                _check_ip(part.ip, join(path, "ip"), problems)
             case SourceStore():
                 _check_source_store(part, path, problems)
             case _:
                 pass  # its keys' own ranges are all there is
 
 
-def check_listeners(node: Node, http: Http, admin: Admin, problems: Problems) -> None:
+def check_listeners(node: Node, http: Http, admin: Admin, claim_check: ClaimCheck, problems: Problems) -> None:
     """Two listeners on one port would leave the second without it, after the first has begun to accept."""
-    if "edge" in node.roles and admin.enabled and http.port == admin.port != 0 and _overlap(http.ip, admin.ip):
-        problems.add("admin.port", f"{admin.port} is the port of http too")
+    listeners = [("http", http.ip, http.port)] if "edge" in node.roles else []
+    if admin.enabled:
+        listeners.append(("admin", admin.ip, admin.port))
+    if "claim_check" in node.roles:
+        listeners.append(("claim_check", claim_check.ip, claim_check.port))
+    for index, (name, ip, port) in enumerate(listeners):
+        for other, other_ip, other_port in listeners[:index]:
+            if port == other_port != 0 and _overlap(ip, other_ip):
+                problems.add(f"{name}.port", f"{port} is the port of {other} too")
 
 
 def check_retries(base: Retry, source: Source, path: str, problems: Problems) -> None:
@@ -115,7 +129,7 @@ def _ask(path: str, problems: Problems, judge: Callable[..., object], *parts: An
     """Let the module that owns a part judge it, and put its answer at the part's path."""
     try:
         judge(*parts)
-    except (VerifySpecError, DedupeSpecError, OptionError) as error:
+    except (VerifySpecError, DedupeSpecError, OptionError, ClaimStoreError) as error:
         problems.add(join(path, error.field), error.message)
 
 

@@ -45,7 +45,6 @@ def _same(value: Any, off: Any) -> bool:
 UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("kafka", _never),
     Unbuilt("archive", _never),
-    Unbuilt("claim_check", _never),
     Unbuilt("lifecycle", _when("sinks", []), ("sinks", "retention_days")),
     Unbuilt(
         "routes",
@@ -55,10 +54,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
 )
 
 # Values of a built key that are known and not built.
-UNBUILT_VALUES: tuple[tuple[str, str], ...] = (
-    ("log.type", "kafka"),
-    ("node.roles[]", "claim_check"),
-)
+UNBUILT_VALUES: tuple[tuple[str, str], ...] = (("log.type", "kafka"),)
 
 
 def settle(document: dict[str, Any], problems: Problems) -> None:

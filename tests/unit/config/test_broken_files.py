@@ -23,6 +23,10 @@ def sink(keys: str) -> str:
     return f"sources: {{a: {{verify: {{type: none}}, sinks: [{{{keys}}}]}}}}"
 
 
+def claim_store(keys: str) -> str:
+    return SOUND + f"claim_check: {{store: {{{keys}}}}}"
+
+
 def http(keys: str) -> str:
     return sink(f"type: http, url: 'https://example.com/', {keys}")
 
@@ -256,11 +260,38 @@ BROKEN = [
     ("an open admin listener over IPv6", SOUND + "admin: {ip: '::'}", "admin.tokens", "required"),
     ("one port for two listeners", SOUND + "http: {port: 4002}", "admin.port", "port of http"),
     ("one port on overlapping addresses", SOUND + "http: {ip: 0.0.0.0, port: 4002}", "admin.port", "port of http"),
+    (
+        "one port for the gateway and the hooks",
+        SOUND + "node: {roles: [edge, claim_check]}\nhttp: {port: 4001}",
+        "claim_check.port",
+        "port of http",
+    ),
+    ("no address for the gateway", SOUND + "claim_check: {ip: example.com}", "claim_check.ip", "IP address"),
+    ("packs of nothing", SOUND + "claim_check: {pack_max_bytes: 0}", "claim_check.pack_max_bytes", ">= 1"),
+    ("retention of no days", SOUND + "claim_check: {retention_days: 0}", "claim_check.retention_days", ">= 1"),
+    ("an unknown blob store", claim_store("type: tape"), "claim_check.store.type", "one of local, object"),
+    ("a URL for local files", claim_store("url: 's3://b/p'"), "claim_check.store.url", "not for a local store"),
+    ("options for local files", claim_store("options: {a: b}"), "claim_check.store.options", "not for a local store"),
+    ("a path for an object store", claim_store("type: object, path: x"), "claim_check.store.path", "only for a local"),
+    ("an object store without a URL", claim_store("type: object"), "claim_check.store.url", "required"),
+    ("an object store elsewhere", claim_store("type: object, url: 'ftp://b/p'"), "claim_check.store.url", "s3://"),
+    ("an object store without a bucket", claim_store("type: object, url: 's3:///p'"), "claim_check.store.url", "s3://"),
+    (
+        "an unknown option of an object store",
+        claim_store("type: object, url: 's3://b/p', options: {allow_http: 'true'}"),
+        "claim_check.store.options.allow_http",
+        "secret_access_key",
+    ),
+    (
+        "half of a key pair",
+        claim_store("type: object, url: 's3://b/p', options: {access_key_id: AKIAQQQQQQQQQQQQQQQQ}"),
+        "claim_check.store.options",
+        "",
+    ),
     ("a bad CIDR", SOUND + "egress: {allow: [127.0.0.0/8, 10.0.0.0/40]}", "egress.allow[1]", ""),
     # Known and not built.
     ("kafka", SOUND + "kafka: {brokers: 'localhost:9092'}", "kafka", NOT_BUILT),
     ("the log on kafka", SOUND + "log: {type: kafka}", "log.type", NOT_BUILT),
-    ("the claim check role", SOUND + "node: {roles: [edge, claim_check]}", "node.roles[1]", NOT_BUILT),
     ("routes", SOUND + "routes: {enabled: true}", "routes", NOT_BUILT),
     ("routes that do not say they are off", SOUND + "routes: {max_routes: 5}", "routes", NOT_BUILT),
     (
@@ -271,7 +302,6 @@ BROKEN = [
     ),
     ("archive", SOUND + "archive: {roll_ms: 30000}", "archive", NOT_BUILT),
     ("archive under its older name", SOUND + "storage: {roll_ms: 30000}", "storage", NOT_BUILT),
-    ("claim_check", SOUND + "claim_check: {port: 4001}", "claim_check", NOT_BUILT),
     ("lifecycle", SOUND + "lifecycle: {sinks: [{type: log}]}", "lifecycle", NOT_BUILT),
     (
         "a source store of another kind",

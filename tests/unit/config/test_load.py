@@ -12,7 +12,7 @@ from ankusa.config import ConfigError, effective, load
 from schemas.config import Config, Dedupe, RateLimit, Retry, RetryOverride, Sink, TenantDispatch, retry_policy
 from tests.unit.config.files import SOUND, error_of, fields_of, load_document, load_text, write
 
-# The example of spec 10 without what is not built: kafka, archive, claim_check, queue sinks.
+# The example of spec 10 without what is not built: kafka, archive, queue sinks.
 EXAMPLE = """
 node:       {instance: default, roles: [edge, dispatch, storage], data_dir: ./data, edges: 1}
 log:        {type: local, level: info}
@@ -35,6 +35,7 @@ dispatch:
   breaker_max_open_ms: 300000
   tenants: {default: {}, acme: {max_inflight: 512, max_inflight_bytes: 16777216, concurrency: 8}}
   retry: {base_ms: 100, max_ms: 300000, max_attempts: 84, max_elapsed_ms: 86400000, jitter: true}
+claim_check: {ip: 127.0.0.1, port: 4001, pack_max_bytes: 16777216, retention_days: null, store: {type: local}}
 lifecycle:  {sinks: [], retention_days: 30}
 egress:     {allow: []}
 source_store: {type: static}
@@ -78,7 +79,8 @@ def test_the_example_loads(tmp_path: Path) -> None:
 def test_its_figures_are_the_defaults(tmp_path: Path) -> None:
     short = yaml.safe_dump({"sources": yaml.safe_load(EXAMPLE)["sources"], "dispatch": {"tenants": {"acme": {}}}})
     written, assumed = load_text(tmp_path, EXAMPLE, ENV), load_text(tmp_path, short, ENV)
-    for section in ("node", "log", "http", "admin", "rate_limits", "quarantine", "batcher", "egress"):
+    sections = ("node", "log", "http", "admin", "rate_limits", "quarantine", "batcher", "claim_check", "egress")
+    for section in sections:
         assert getattr(written, section) == getattr(assumed, section)
     for key in ("batch", "concurrency", "sink_concurrency", "max_inflight", "max_inflight_bytes", "attempt_timeout_ms"):
         assert getattr(written.dispatch, key) == getattr(assumed.dispatch, key)
@@ -295,7 +297,7 @@ class TestOverrides:
         ("name", "text", "field"),
         [
             ("ANKUSA_ROLES", "edge,cook", "ANKUSA_ROLES[1]"),
-            ("ANKUSA_ROLES", "edge,claim_check", "ANKUSA_ROLES[1]"),
+            ("ANKUSA_ROLES", "edge,edge", "ANKUSA_ROLES[1]"),
             ("ANKUSA_LOG_LEVEL", "loud", "ANKUSA_LOG_LEVEL"),
             ("ANKUSA_LOG_TYPE", "kafka", "ANKUSA_LOG_TYPE"),
             ("ANKUSA_HTTP_PORT", "70000", "ANKUSA_HTTP_PORT"),
