@@ -82,12 +82,13 @@ class SmallDisk:
         """While inside, a file takes all but `leave_bytes` of what was free, with 0 the last block too."""
         filler = self.outside / "filler"
         with filler.open("wb", buffering=0) as file:
-            margin_bytes = 0 if leave_bytes else 8 << 20  # what the node takes meanwhile must not make it fail
-            os.posix_fallocate(file.fileno(), 0, self.free_bytes - leave_bytes - margin_bytes)
+            margin_bytes = 0 if leave_bytes else 64 << 20  # what the node takes meanwhile must not make it fail
+            os.posix_fallocate(file.fileno(), 0, max(1, self.free_bytes - leave_bytes - margin_bytes))
             file.seek(0, os.SEEK_END)
-            with contextlib.suppress(OSError):
-                while margin_bytes:
-                    file.write(b"\0" * 4096)
+            for piece_bytes in (1 << 20, 4096) if margin_bytes else ():
+                with contextlib.suppress(OSError):
+                    while file.write(b"\0" * piece_bytes) == piece_bytes:
+                        pass
         try:
             yield
         finally:
