@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ class SmallDisk:
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True)
+        if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+            raise NoMountError("no file system can be mounted here: unshare and nsenter are needed")
         said = ""
         for flags in NAMESPACES:
             script = f"mount -t tmpfs -o size={self._size_bytes} tmpfs '{self.path}' && echo mounted && exec cat"
