@@ -222,4 +222,4 @@ class DueMachine(RuleBasedStateMachine):
 
 
 TestDue = DueMachine.TestCase
-TestDue.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestDue.settings = settings(max_examples=25, stateful_step_count=40)

@@ -286,4 +286,4 @@ class FoldMachine(RuleBasedStateMachine):
 
 
 TestFold = FoldMachine.TestCase
-TestFold.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestFold.settings = settings(max_examples=12, stateful_step_count=30)

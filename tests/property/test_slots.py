@@ -132,7 +132,7 @@ class SlotsMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotsMachine.TestCase
-TestSlots.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestSlots.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def run_all(slots: Slots[str]) -> list[str]:
