@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from ankusa.replay.operator import Operator
+from ankusa.source_store.store import SourceStore
 from schemas.api import DeadLetters, HeldHooks, Hook, Limits, Purged, Stats, TenantLimit
 from schemas.api_requests import DeadLetterQuery, HeldQuery, PurgeQuery, StatsQuery
 
@@ -38,6 +39,10 @@ class Operations(Protocol):
 
     @property
     def replays(self) -> Operator: ...
+
+    @property
+    def sources(self) -> SourceStore:
+        """The sources that the API sets up."""
 
     def not_ready(self) -> dict[str, str]:
         """The reason by component; empty while the node is ready."""

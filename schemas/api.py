@@ -29,6 +29,9 @@ class Error(Model):
     message: str = ""
     role: str = ""
     limit: int = 0
+    pending: int = 0
+    inflight: int = 0
+    max_sources: int = 0
 
 
 class NotReady(Model):
@@ -285,6 +288,32 @@ class Limits(Model):
 
     default: Limit | None
     tenants: list[TenantLimit]
+
+
+# -- sources --------------------------------------------------------------------------------------------------------
+
+
+class TenantSource(Model):
+    """A source that was set up through the API. What it is configured with is as in a file, with every default filled
+    in and secrets hidden; `dedupe` and `forward_headers` are null where there is none, `retry` holds what differs."""
+
+    tenant: str
+    name: str
+    source_id: str
+    ingest_path: str
+    verify: dict[str, Any]
+    on_verify_failure: Literal["reject", "quarantine", "accept_flag"]
+    dedupe: dict[str, Any] | None
+    forward_headers: list[str] | None
+    retry: dict[str, Any]
+    sinks: list[dict[str, Any]]
+    created_at: int
+    updated_at: int
+
+
+class TenantSources(Model):
+    tenant: str
+    entries: list[TenantSource]
 
 
 # -- replays --------------------------------------------------------------------------------------------------------

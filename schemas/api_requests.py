@@ -6,7 +6,7 @@ Limits are clamped, not refused.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -65,6 +65,10 @@ class HookQuery(Model):
     body: bool = Field(False, description="Answer the body too: scope `admin`, or the hook's tenant.")
 
 
+class SourceDeletion(Model):
+    deliveries: Literal["dead_letter"] | None = Field(None, description="Kill the rows that wait, then delete.")
+
+
 # -- bodies: checked where they are used (`ankusa/replay/spec.py`), described here ----------------------------------
 
 
@@ -91,3 +95,20 @@ class PatchRequest(Model):
     state: Literal["running", "paused", "cancelled"] | None = None
     rate: Annotated[int, Field(ge=1, le=100_000)] | None = None
     max_lag_ms: Annotated[int, Field(ge=100, le=600_000)] | None = None
+
+
+class SourceSpec(Model):
+    """A source as it is written in a file: all of it, with its secrets. `tenant` and `name` are the URL's."""
+
+    sinks: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    verify: dict[str, Any] | None = Field(None, description="Absent: `{type: none}`.")
+    on_verify_failure: Literal["reject", "quarantine", "accept_flag"] = "reject"
+    dedupe: str | dict[str, Any] | None = None
+    forward_headers: list[str] | None = None
+    retry: dict[str, Any] | None = None
+
+
+class SourceRequest(SourceSpec):
+    """A new source: its spec and its name."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]

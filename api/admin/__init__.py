@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from ankusa.operations import Operations
-from api.admin import dead_letters, node, quarantine, rate_limits, replays
+from api.admin import dead_letters, node, quarantine, rate_limits, replays, sources
 from api.admin.context import Reader
 from api.admin.document import answers, document, methods
 from api.admin.errors import Outermost, install
@@ -21,7 +21,7 @@ from schemas.config import AdminToken
 
 __all__ = ["build_admin_app"]
 
-_ROUTERS = (node.router, dead_letters.router, replays.router, quarantine.router, rate_limits.router)
+_ROUTERS = (node.router, dead_letters.router, replays.router, quarantine.router, rate_limits.router, sources.router)
 
 
 def build_admin_app(operations: Operations, tokens: Iterable[AdminToken]) -> FastAPI:
@@ -32,7 +32,7 @@ def build_admin_app(operations: Operations, tokens: Iterable[AdminToken]) -> Fas
     app = FastAPI(
         title="Ankusa admin",
         version=operations.identity.version,
-        description="Health, metrics, dead letters, replays, quarantine and rate limits of one node.",
+        description="Health, metrics, dead letters, replays, quarantine, rate limits and sources of one node.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,

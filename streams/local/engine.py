@@ -27,7 +27,7 @@ from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.contract import SinkClient
 from ankusa.sinks.egress import Egress
 from ankusa.sinks.registry import SinkContext
-from ankusa.source_store.store import SourceStore
+from ankusa.source_store.store import SourceStore, UnreadableSourcesError
 from ankusa.store.errors import StoreError
 from schemas.config import Config, ManagedSource, RateLimit
 from schemas.edge_update import EdgeUpdate
@@ -48,7 +48,8 @@ GRACE_MS = 10_000
 
 
 class Engine:
-    """One node's engine. `open` raises StoreError and its kinds; after `start` it runs until `stop`."""
+    """One node's engine. Making it raises StoreError and its kinds, and UnreadableSourcesError; after `start` it runs
+    until `stop`."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -80,7 +81,11 @@ class Engine:
         self.replays = Operator(replay_host, self.replayer.wake)
         self.sweeper = Sweeper(self.log)
         source_host = LocalSourceHost(self.log, self.dispatcher)
-        self.source_store = SourceStore(source_host, lambda: self.config, source_host, self._announce)
+        try:
+            self.source_store = SourceStore(source_host, lambda: self.config, source_host, self._announce)
+        except UnreadableSourcesError:
+            self.log.close()
+            raise
         for source in self.source_store.sources:
             self.sources.put(source)
         self.updates = Updates(lambda: EdgeUpdate(True, tuple(self._managed())))

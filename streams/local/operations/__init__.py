@@ -18,6 +18,7 @@ from ankusa.operations import BadCursor, Identity, Tenants
 from ankusa.redact import redact
 from ankusa.replay.answers import StoreUnavailable
 from ankusa.replay.operator import Operator
+from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas.api import DeadLetters, HeldHooks, Hook, Job, Limit, Limits, Purged, Stats, TenantLimit
@@ -52,6 +53,8 @@ class Engine(Protocol):
     def sweeper(self) -> Sweeper: ...
     @property
     def replays(self) -> Operator: ...
+    @property
+    def source_store(self) -> SourceStore: ...
 
 
 class LocalOperations:
@@ -67,6 +70,10 @@ class LocalOperations:
     @property
     def replays(self) -> Operator:
         return self._engine.replays
+
+    @property
+    def sources(self) -> SourceStore:
+        return self._engine.source_store
 
     def not_ready(self) -> dict[str, str]:
         refusing = self._engine.log.refusing
@@ -108,7 +115,7 @@ class LocalOperations:
         return (seq, sink) in self._engine.dispatcher.claims.by_place
 
     def _tenant_of(self, source_id: str) -> str | None:
-        source = self._engine.config.sources.get(source_id)
+        source = self._engine.config.sources.get(source_id) or self._engine.source_store.source(source_id)
         return None if source is None else source.tenant
 
     # -- the pen --------------------------------------------------------------

@@ -23,10 +23,11 @@ from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import DispatchSource
 from ankusa.replay.operator import Operator
 from ankusa.sinks.contract import Delivery, Ok, SinkResult
+from ankusa.source_store.store import SourceStore, UnreadableSourcesError
 from api.admin import build_admin_app
 from api.serving import bind, serve
 from schemas import records
-from schemas.config import AdminToken, Config, RateLimit, Retry
+from schemas.config import AdminToken, Config, ManagedSource, RateLimit, Retry
 from schemas.records import Envelope, ErrorClass, Held, Outcome, OutcomeBatch, OutcomeKind
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.health import Health
@@ -34,6 +35,7 @@ from streams.local.intake import Intake
 from streams.local.log import LocalLog
 from streams.local.operations import LocalOperations
 from streams.local.replay_host import LocalReplayHost
+from streams.local.source_host import LocalSourceHost
 from streams.local.sweeper import Sweeper
 
 START = 1_700_000_000_000
@@ -76,11 +78,11 @@ class HangingSink:
 
 
 class _Sources:
-    def __init__(self, config: Config, sink: HangingSink) -> None:
-        self._config, self._sink = config, sink
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._sink = parts, parts.sink
 
     def resolve(self, source_id: str) -> DispatchSource | None:
-        source = self._config.sources.get(source_id)
+        source = self._parts.config.sources.get(source_id) or self._parts.source_store.source(source_id)
         if source is None:
             return None
         count = len(source.sinks)
@@ -103,11 +105,21 @@ class Parts:
         self.health = Health(self.log)
         self.sink = HangingSink()
         self.dispatcher = Dispatcher(
-            LocalDispatchHost(self.log), _Sources(config, self.sink), config.dispatch, self.log.now, lambda: 0.5
+            LocalDispatchHost(self.log), _Sources(self), config.dispatch, self.log.now, lambda: 0.5
         )
         host = LocalReplayHost(self.log, self.dispatcher.pressure, config.node.roles)
         self.replays = Operator(host)
         self.sweeper = Sweeper(self.log)
+        source_host = LocalSourceHost(self.log, self.dispatcher)
+        self.announced: list[tuple[str, ManagedSource | None]] = []
+        try:
+            self.source_store = SourceStore(source_host, lambda: self.config, source_host, self._announce)
+        except UnreadableSourcesError:
+            self.log.close()
+            raise
+
+    async def _announce(self, source_id: str, source: ManagedSource | None) -> None:
+        self.announced.append((source_id, source))
 
 
 class Node:
@@ -132,13 +144,20 @@ class Node:
 
     def __enter__(self) -> Node:
         self._thread.start()
-        self.run(self._start)
+        try:
+            self.run(self._start)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.run(self._stop)
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

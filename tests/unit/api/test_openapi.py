@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schemas.config import Config, RateLimit, RateLimits, Sink, Source, Verify
+from schemas.config import Config, RateLimit, RateLimits, Sink, Source, SourceStore, Verify
 from schemas.records import OutcomeKind
 from tests.unit.api import schema
 from tests.unit.api.node import Node, Reply, tokens
@@ -19,7 +19,10 @@ HOOK = "00000000-0000-7000-8000-000000000001"
 CONFIG = Config(
     rate_limits=RateLimits(default=RateLimit(rate=10, burst=20)),
     sources={"orders": Source(name="orders", tenant="acme", verify=Verify(type="none"), sinks=(Sink(type="http"),))},
+    source_store=SourceStore(type="persistent"),
 )
+SOURCES, SOURCE = "/v1/tenants/{tenant}/sources", "/v1/tenants/{tenant}/sources/{name}"
+SPEC = {"name": "new", "sinks": [{"type": "http", "url": "https://example.com/"}]}
 
 # Method, path as asked, path in the document, body, scope. At least one for every status of every operation but 503.
 ASKED: list[tuple[str, str, str, object, str | None]] = [
@@ -92,6 +95,33 @@ ASKED: list[tuple[str, str, str, object, str | None]] = [
     ("DELETE", "/v1/tenants/acme/rate-limit", "/v1/tenants/{tenant}/rate-limit", None, "read"),
     ("DELETE", "/v1/tenants/acme/rate-limit", "/v1/tenants/{tenant}/rate-limit", None, "admin"),
     ("DELETE", "/v1/tenants/acme/rate-limit", "/v1/tenants/{tenant}/rate-limit", None, "admin"),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, SPEC, "tenant:acme"),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, SPEC, "admin"),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, {"name": "other", "sinks": [{"type": "http"}]}, "admin"),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, SPEC, None),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, SPEC, "read"),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, SPEC, "tenant:globex"),
+    ("POST", "/v1/tenants/acme/sources", SOURCES, b" " * ((1 << 20) + 1), "admin"),
+    ("GET", "/v1/tenants/acme/sources", SOURCES, None, "read"),
+    ("GET", "/v1/tenants/a.b/sources", SOURCES, None, "read"),
+    ("GET", "/v1/tenants/acme/sources", SOURCES, None, None),
+    ("GET", "/v1/tenants/acme/sources", SOURCES, None, "tenant:globex"),
+    ("GET", "/v1/tenants/acme/sources/new", SOURCE, None, "read"),
+    ("GET", "/v1/tenants/a.b/sources/new", SOURCE, None, "read"),
+    ("GET", "/v1/tenants/acme/sources/new", SOURCE, None, None),
+    ("GET", "/v1/tenants/acme/sources/nope", SOURCE, None, "read"),
+    ("PUT", "/v1/tenants/acme/sources/new", SOURCE, SPEC, "admin"),
+    ("PUT", "/v1/tenants/acme/sources/new", SOURCE, {"sinks": []}, "admin"),
+    ("PUT", "/v1/tenants/acme/sources/new", SOURCE, SPEC, None),
+    ("PUT", "/v1/tenants/acme/sources/new", SOURCE, SPEC, "read"),
+    ("PUT", "/v1/tenants/acme/sources/nope", SOURCE, SPEC, "admin"),
+    ("PUT", "/v1/tenants/acme/sources/new", SOURCE, b" " * ((1 << 20) + 1), "admin"),
+    ("DELETE", "/v1/tenants/acme/sources/new?deliveries=drop", SOURCE, None, "admin"),
+    ("DELETE", "/v1/tenants/acme/sources/new", SOURCE, None, None),
+    ("DELETE", "/v1/tenants/acme/sources/new", SOURCE, None, "read"),
+    ("DELETE", "/v1/tenants/acme/sources/busy", SOURCE, None, "admin"),
+    ("DELETE", "/v1/tenants/acme/sources/new", SOURCE, None, "admin"),
+    ("DELETE", "/v1/tenants/acme/sources/new", SOURCE, None, "admin"),
 ]
 
 
@@ -129,6 +159,8 @@ def test_every_answer_is_as_documented_and_every_documented_one_is_given(node: N
     node.dead(tenant="globex", source="bills")
     node.hold()
     node.hold()
+    assert node.ask("POST", "/v1/tenants/acme/sources", SPEC | {"name": "busy"}, scope="admin").status == 201
+    node.accept(source="acme.busy")
     seen: set[tuple[str, str, str]] = set()
     for method, asked, path, body, scope in ASKED:
         reply = node.ask(method, asked, body, scope=scope)
@@ -142,15 +174,18 @@ def test_every_answer_is_as_documented_and_every_documented_one_is_given(node: N
     node.run(close)
     bodies: dict[str, object] = {"POST": {"kind": "dlq"}, "PATCH": {"rate": 1}, "PUT": {"rate": 1, "burst": 1}}
     for method, path, status in _documented(document):
-        if status == "503" and "rate-limit" not in path:
+        if status == "503" and "{tenant}" not in path and "rate-limit" not in path:
             name = path.replace("{hook_id}", HOOK).replace("{job_id}", JOB)
             reply = node.ask(method.upper(), name, bodies.get(method.upper()), scope="admin")
             check(document, method, path, reply)
             seen.add((method, path, str(reply.status)))
     left = _documented(document) - seen
-    # A node without the dispatch role has a test of its own, as have limits that cannot be stored; this host reads them
-    # from memory, another may not.
+    # A node without the dispatch role has a test of its own, as have limits and sources that cannot be stored; this
+    # host reads limits from memory, another may not.
     assert left == {
+        ("put", SOURCE, "409"),
+        *((method, SOURCE, "503") for method in ("put", "delete")),
+        ("post", SOURCES, "503"),
         ("get", "/v1/rate-limits", "503"),
         ("get", "/v1/tenants/{tenant}/rate-limit", "503"),
         ("post", "/v1/replays", "409"),
@@ -168,6 +203,26 @@ def test_a_limit_that_cannot_be_stored_is_refused_as_documented(node: Node, docu
         assert reply.status == 503
         check(document, method, path, reply)
     assert node.get("/v1/tenants/acme/rate-limit", scope="admin")["rate"] == 1
+
+
+def test_a_source_that_cannot_be_stored_is_refused_as_documented(node: Node, document: dict[str, Any]) -> None:
+    assert node.ask("POST", "/v1/tenants/acme/sources", SPEC, scope="admin").status == 201
+    node.parts.log.fail("away")
+    asked = (("POST", SOURCES, SPEC | {"name": "other"}), ("PUT", SOURCE, SPEC), ("DELETE", SOURCE, None))
+    for method, path, body in asked:
+        reply = node.ask(method, path.format(tenant="acme", name="new"), body, scope="admin")
+        assert reply.status == 503
+        check(document, method, path, reply)
+    assert [entry["name"] for entry in node.get("/v1/tenants/acme/sources", scope="admin")["entries"]] == ["new"]
+
+
+def test_a_store_of_the_file_alone_refuses_writes_as_documented(tmp_path: Path, document: dict[str, Any]) -> None:
+    with Node(tmp_path / "static", tokens=tokens()) as node:
+        for method, path, body in (("POST", SOURCES, SPEC), ("PUT", SOURCE, SPEC), ("DELETE", SOURCE, None)):
+            reply = node.ask(method, path.format(tenant="acme", name="new"), body, scope="admin")
+            assert (reply.status, reply.json) == (409, {"error": "source_store_read_only"})
+            check(document, method, path, reply)
+        assert node.get("/v1/tenants/acme/sources", scope="admin") == {"tenant": "acme", "entries": []}
 
 
 def _documented(document: dict[str, Any]) -> set[tuple[str, str, str]]:
