@@ -46,7 +46,7 @@ def change_rate(node: Node, job_id: str) -> None:
     before = job_of(node, job_id)["moved"]
     assert node.admin("PATCH", f"/v1/replays/{job_id}", {"rate": RATE}).json["rate"] == RATE
     began = time.monotonic()
-    wait_moved(node, job_id, before + 10 * SLOW, 5)  # at the old rate, ten seconds' worth
+    wait_moved(node, job_id, before + 10 * SLOW, 8)  # at the old rate, ten seconds' worth
     print(f"rate {RATE}: {10 * SLOW} moved within {time.monotonic() - began:.1f} s")
 
 

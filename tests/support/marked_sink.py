@@ -21,8 +21,8 @@ from msgspec import Struct
 from ankusa import clock
 from tests.support.http_sink import Received, SinkServer, _serve
 from tests.support.load import MARK_HEADER
-from tests.support.node import ask, quiet_port
-from tests.support.node_process import poll
+from tests.support.node import ask
+from tests.support.node_process import free_port, poll
 
 
 class MarkedSink(SinkServer):
@@ -51,7 +51,7 @@ class SinkProcess:
     """The sink and what has arrived at it so far."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = quiet_port()
+        self.port = free_port()
         self.arrivals: list[Arrival] = []
         self.by_id: Counter[str] = Counter()
         self.by_mark: Counter[str] = Counter()

@@ -1,7 +1,6 @@
 """A real node that a test may hurt: its folder, configuration and ports stay, its processes come and go.
 
-Owns the processes of one `ankusa serve` and how to talk to it. Ports lie below the range that the system gives to
-outgoing connections: while the node is down, a client that goes on connecting must not be given its port.
+Owns the processes of one `ankusa serve` and how to talk to it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ import contextlib
 import http.client
 import json
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,11 +18,10 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from tests.support.node_process import is_running, poll
+from tests.support.node_process import free_port, is_running, poll
 
 READY_S = 60.0
 STOP_S = 40.0
-EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 ROOT = Path(__file__).parents[2]
 
 
@@ -62,16 +58,6 @@ def ask(
         connection.close()
 
 
-def quiet_port() -> int:
-    """A free port that no outgoing connection is given."""
-    first = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 32_768
-    while True:
-        port = 10_000 + secrets.randbelow(max(1_000, first - 10_000))
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 class Node:
     """`ankusa serve` in `folder`. `config` is its file but for ports and data directory; `command` goes before it."""
 
@@ -79,7 +65,7 @@ class Node:
         self, folder: Path, config: Mapping[str, Any], *, data_dir: str | None = None, command: Sequence[str] = ()
     ) -> None:
         self.folder = folder
-        self.http_port, self.admin_port = quiet_port(), quiet_port()
+        self.http_port, self.admin_port = free_port(), free_port()
         self._file = folder / "ankusa.yaml"
         self._log = folder / "serve.log"
         self._command = [*command, sys.executable, "-m", "ankusa.cli", "serve", "--config", str(self._file)]

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ankusa.demo.ask import ask
 
 DEADLINE_S = 40.0
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_port() -> int:
+    """A free port below those that the system gives to outgoing connections: one that goes on connecting to a node
+    that is down must not be given its port."""
+    first = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 32_768
+    while True:
+        port = 10_000 + secrets.randbelow(max(1_000, first - 10_000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    """So many, all different."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 def poll(what: str, condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
