@@ -80,6 +80,20 @@ class Attempts:
         self._settings = settings
 
     def queue(self, claim: Claim, at: int) -> None:
+        """Bring a claim on its way: to its sink key's queue, to its sink, or back into the store."""
+        try:
+            self._queue(claim, at)
+        except Exception:
+            self._failed(claim)
+
+    def _failed(self, claim: Claim) -> None:
+        """A fault of ours, or a sink that is not one: the row comes back a second later, and stops nobody else."""
+        log.exception("event=claim_failed seq=%d sink=%d", claim.seq, claim.sink)
+        if not claim.settled:
+            self._release(claim)
+            self._defer(claim, self._clock())
+
+    def _queue(self, claim: Claim, at: int) -> None:
         row = claim.row
         if self.condemned(claim, at):
             return
@@ -126,6 +140,8 @@ class Attempts:
             log.warning("event=hook_unreadable seq=%d reason=%s", claim.seq, error)
             self._release(claim)
             self._loop.call_later(FAULT_MS / 1000, self.again, claim)
+        except Exception:
+            self._failed(claim)
 
     def again(self, claim: Claim) -> None:
         """Queue a claim once more whose hook could not be read, or was being checked in. It stayed claimed: only its

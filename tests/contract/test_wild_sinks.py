@@ -128,3 +128,34 @@ def test_hung_sinks_of_one_source_leave_its_healthy_one_its_slots(start: Start) 
     host.settle()
     assert len(well.got) == 100
     assert hung.most_running == 4
+
+
+class Unfinished:
+    """A sink that is not one: asking what it is raises."""
+
+    type = "http"
+
+    @property
+    def batching(self) -> bool:
+        raise AttributeError("batching")
+
+    @property
+    def inline_max_bytes(self) -> int | None:
+        raise AttributeError("inline_max_bytes")
+
+
+def test_a_sink_that_is_none_stops_nobody_and_its_rows_wait_unspent(host: Host) -> None:
+    well, mended = ScriptedSink(), ScriptedSink()
+    host.source("broken", Unfinished())
+    host.source("orders", well)
+    host.commit([*hooks(20, prefix="bad", source_id="broken"), *hooks(20)])
+    host.settle()
+    assert len(well.got) == 20
+    host.advance(3000)
+    assert host.rows("bad-0000")[0].attempts == 0
+    assert host.counts() == host.scanned_counts() == (20, 0, 0)
+    host.source("broken", mended)
+    host.advance(1100)
+    assert len(mended.got) == 20
+    assert host.tick() == 0
+    assert host.counts() == (0, 0, 0)
