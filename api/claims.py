@@ -63,6 +63,18 @@ def build_claims_app(reader: Reader) -> FastAPI:
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
         return _error(error.status_code, _CODES.get(error.status_code, "invalid_request"), dict(error.headers or {}))
 
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        """Without what the framework adds for parameters of a wrong type: a path is text."""
+        document = made()
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+        document.pop("components", None)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
     return app
 
 
