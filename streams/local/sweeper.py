@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 
 from ankusa.claim_check.reference import first_at
+from ankusa import lifecycle
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas.records import LaneHeal, Topic, decode_check_in, seq_of
@@ -171,9 +172,10 @@ class Sweeper:
         self._floors["ids"] = floor or start
 
     def records(self, at: int) -> Iterator[None]:
-        """Drop records older than `HISTORY_KEEP_MS`: what they did is in the tables."""
+        """Drop records older than `HISTORY_KEEP_MS`: what they did is in the tables. The audit trail is kept longer."""
         for topic in Topic:
-            name, end = f"log {topic.name}", keys.log_key(topic, self._store.offset_at(topic, at - HISTORY_KEEP_MS))
+            keep_ms = lifecycle.KEEP_MS if topic is Topic.AUDIT else HISTORY_KEEP_MS
+            name, end = f"log {topic.name}", keys.log_key(topic, self._store.offset_at(topic, at - keep_ms))
             floor = self._floors.get(name, keys.log_key(topic, 0))
             if self._store.tables.database.first_key("log", floor, end) is not None:
                 self._store.drop_range("log", floor, end)

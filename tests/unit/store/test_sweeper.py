@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ankusa import lifecycle
 from ankusa.core.fold import Accepted
-from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
+from schemas.records import ChangeAction, ChangeKind, Outcome, OutcomeBatch, OutcomeKind, SourceChange, Topic
 from streams.local import sweeper as sweeping
 from streams.local.log import LocalLog
 from streams.local.sweeper import HISTORY_KEEP_MS, SETTLED_KEEP_MS, Sweeper
@@ -225,5 +226,20 @@ def test_sweeping_goes_on_after_a_store_that_refused(tmp_path: Path, monkeypatch
             while node.has("a")[0]:
                 await asyncio.sleep(0.001)
         await node.sweeper.stop()
+
+    run(tmp_path, body)
+
+
+def test_the_audit_trail_outlives_the_changes_it_tells_of(tmp_path: Path) -> None:
+    async def body(node: Node) -> None:
+        change = SourceChange("acme.orders", "acme", "orders", AT, AT, b"spec")
+        await node.log.change(change, lifecycle.change(ChangeKind.SOURCE, "acme.orders", ChangeAction.CREATED, AT, {}))
+        node.at = AT + HISTORY_KEEP_MS + 1
+        node.sweep("records")
+        assert [len(list(node.log.read(topic))) for topic in (Topic.SOURCES, Topic.AUDIT)] == [0, 1]
+        assert list(node.log.tables.set_up("sources")) == ["acme.orders"]
+        node.at = AT + lifecycle.KEEP_MS + 1
+        node.sweep("records")
+        assert list(node.log.read(Topic.AUDIT)) == []
 
     run(tmp_path, body)
