@@ -8,12 +8,13 @@ STAMP := $(VENV)/.installed
 PYTHONS := $(PYTHON) python3.12 python3.11 python3.13 python3 python
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench check style types imports lock-check audit lock clean
+.PHONY: help demo test soak bench check style types imports lock-check audit lock clean
 
 help:
 	@echo "make demo           watch a node accept, deliver, retry, dead-letter and replay; goes on serving"
 	@echo "make demo ONCE=1    the same, ends after its table; exit status 0 only if the counts add up"
 	@echo "make test           the tests but the long ones (ARGS='-k name' for some, ARGS='-m soak' for the long)"
+	@echo "make soak           the long tests: twenty kills, ten thousand entries, long properties"
 	@echo "make bench          the benchmarks"
 	@echo "make check          style, types, import rules, lock file"
 	@echo "make audit          known vulnerabilities in what the lock file pins (asks the network)"
@@ -25,6 +26,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not soak" -rfEs $(ARGS)
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak --timeout 3600 -s -rfEs $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -1,7 +1,7 @@
 """Durable accept: closed loop, 64 connections, 1 KB signed bodies, fsync on, against an empty server.
 
-No delivery competes: the source's sink is a `log` sink at a level that is off. Loss is counted by opening the store
-afterwards: every id answered 201 must be in it.
+No delivery competes: the source's sink takes one attempt at a time and never answers it. Loss is counted by opening the
+store afterwards: every id answered 201 must be in it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import uvloop
 
 from ankusa.store.tables import Tables
+from api.serving import bind
 from tests.bench.load import Load, Result
 from tests.bench.node import Folder, Node, signed_request, wait_for_port
 
@@ -22,10 +23,15 @@ CONNECTIONS = 64
 def run(arguments: argparse.Namespace) -> None:
     empty = _empty(arguments.seconds)
     with Folder() as folder:
-        node = Node(folder, None, dispatch={"concurrency": 1}).start()
+        silent = bind("127.0.0.1", 0)  # connects, and nobody ever reads
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        node = Node(
+            folder, url, dispatch={"concurrency": 1, "max_inflight": 1, "attempt_timeout_ms": 3_600_000}
+        ).start()
         node_result = _load(node.http, arguments.seconds)
         memory = node.resident_mib()
         node.stop()
+        silent.close()
         tables = Tables(folder / "data" / "store")
         lost = sum(tables.database.get("ids", hook_id.encode()) is None for hook_id in node_result.ids)
         stored = sum(1 for _ in tables.database.keys("ids", b"", b"\xff"))
