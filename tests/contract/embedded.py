@@ -96,7 +96,8 @@ class EmbeddedHost:
 
     def close(self) -> None:
         self._elapsed_ms = self.loop.now_ms
-        self.dispatcher._stopped = self.dispatcher.attempts.stopped = True  # what is cancelled now must not make room for more deliveries
+        # What is cancelled now must not make room for more deliveries.
+        self.dispatcher._stopped = self.dispatcher.attempts.stopped = True
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
