@@ -229,7 +229,6 @@ class JobPatch(Struct, frozen=True, tag="patch"):
     rate: int | None = None
     max_lag_ms: int | None = None
     error: str | None = None
-    rewind: bool = False
     held: tuple[str, ...] | None = None
     throttled: dict[str, int] | None = None
 

@@ -37,13 +37,11 @@ class Breakers:
         return {key: breaker for key, breaker in self._by_key.items() if breaker.state is BreakerState.OPEN}
 
     def phase(self, key: str, at: int) -> Phase:
-        breaker = self._by_key.get(key)
+        breaker = self._by_key.get(key) if self._settings.failures else None
         return Phase.CLOSED if breaker is None else core.phase(breaker, at, probing=key in self._probes)
 
     def verdict(self, key: str, at: int) -> Verdict:
         """What happens to a claimed row of this sink key; a PROBE is taken as begun. Off, a breaker lets all pass."""
-        if self._settings.failures == 0:
-            return Verdict.RUN
         verdict = core.VERDICTS[self.phase(key, at)]
         if verdict is Verdict.PROBE:
             self._probes[key] = at

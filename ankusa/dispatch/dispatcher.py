@@ -50,7 +50,7 @@ class Dispatcher:
     ) -> None:
         self._host = host
         self._clock = clock
-        self._check_ins = check_ins
+        self.check_ins = check_ins
         self._loop = asyncio.get_running_loop()
         self.claims = Claims(host, settings)
         self.slots: Slots[Claim] = Slots(_caps(settings))
@@ -115,8 +115,8 @@ class Dispatcher:
         at = self._clock()
         for claim in self.claims.scan(at):
             self.attempts.queue(claim, at)
-        if self._check_ins is not None:
-            self._check_ins.start(self.attempts.again)
+        if self.check_ins is not None:
+            self.check_ins.start(self.attempts.again)
         return self.claims.more(at)
 
     def _arm(self) -> None:
@@ -202,8 +202,8 @@ class Dispatcher:
             if late:
                 await asyncio.wait(late, timeout=CANCEL_MS / 1000)
             log.info("event=drained finished=%d given_back=%d", len(running) - len(late), len(late))
-        if self._check_ins is not None:
-            await self._check_ins.close()
+        if self.check_ins is not None:
+            await self.check_ins.close()
         for claim in self.claims.by_place.values():
             if claim.timer is not None:
                 claim.timer.cancel()

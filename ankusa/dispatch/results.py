@@ -6,6 +6,7 @@ Owns the step from anything at all to a `SinkResult` whose every field can be st
 from __future__ import annotations
 
 from ankusa.core.retry import ERROR_LIMIT
+from ankusa.redact import redact_text
 from ankusa.sinks.contract import Failed, Ok, SinkResult
 from schemas.records import ErrorClass
 
@@ -30,8 +31,8 @@ def answered(answer: object) -> SinkResult:
 
 
 def raised(error: Exception) -> Failed:
-    """What a sink raised, as the transient failure it counts for."""
-    return Failed("transient", f"the sink raised {type(error).__name__}: {_text(error)}")
+    """What a sink raised, as the transient failure it counts for. A library's words may hold a URL with a password."""
+    return Failed("transient", f"the sink raised {type(error).__name__}: {redact_text(_text(error))}")
 
 
 def _text(value: object) -> str:

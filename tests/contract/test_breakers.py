@@ -158,3 +158,15 @@ def test_successes_between_failures_keep_it_closed(start: Start) -> None:
     host.advance(20_000)
     assert host.counts() == (0, 0, 0)
     assert all(kind.kind is not OutcomeKind.PARKED for kind in host.attempts("hook-0000"))
+
+
+def test_switched_off_while_open_it_parks_no_more(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(*[TRANSIENT] * 5, OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit(hooks(5))
+    host.settle()
+    host.reconfigure(breaker_failures=0)
+    host.commit([Hook("now")])
+    host.settle()
+    assert "now" in sink.ids
