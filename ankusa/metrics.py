@@ -57,6 +57,14 @@ class Attempts(Struct, frozen=True):
     sum_ms: int
 
 
+class ClaimCheckFigures(Struct, frozen=True):
+    """What the claim check did, by word; bytes stored; packs past their time that a row keeps."""
+
+    counts: Mapping[str, int]
+    stored_bytes: int
+    kept_packs: int
+
+
 class Figures(Struct, frozen=True, kw_only=True):
     """One reading, of its own: nothing in it changes later. Counters count since the process started. None while nobody
     can say."""
@@ -80,6 +88,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     open_breakers: int
     replays: Mapping[str, int] | None
     gated: Mapping[str, int]
+    claim_check: ClaimCheckFigures | None = None
 
 
 class Metrics:
@@ -165,12 +174,23 @@ def _flow(figures: Figures) -> Iterator[Metric]:
     yield _counter("outcomes", "Moves of delivery rows.", "outcome", figures.outcomes)
     yield _counter("attempts", "Attempts at sinks, by result.", "result", figures.attempts.results)
     yield _durations(figures.attempts)
+    if figures.claim_check is not None:
+        yield from _claim_check(figures.claim_check)
     yield _counter("replay_gated", "Replay ticks that moved nothing because of live traffic.", "reason", figures.gated)
     if figures.replays is not None:
         replays = GaugeMetricFamily("ankusa_replays", "Replay jobs that are kept, by state.", labels=("state",))
         for state, count in figures.replays.items():
             replays.add_metric((state,), count)
         yield replays
+
+
+def _claim_check(figures: ClaimCheckFigures) -> Iterator[Metric]:
+    text = "Bodies and packs the claim check stored, puts that failed, packs that retention deleted."
+    yield _counter("claim_check", text, "what", figures.counts)
+    stored = CounterMetricFamily("ankusa_claim_check_stored_bytes", "Bytes of packs stored.")
+    stored.add_metric((), figures.stored_bytes)
+    yield stored
+    yield _gauge("claim_check_kept_packs", "Packs past their retention that a row is left of.", figures.kept_packs)
 
 
 def _sinks(figures: Figures, sinks: Mapping[tuple[str, ...], SinkFigures]) -> Iterator[Metric]:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from ankusa.claim_check import pack as packs
 from ankusa.claim_check import reference as references
 from ankusa.claim_check.blobs import BlobError, BlobStore
+from ankusa.claim_check.stats import ClaimCheckStats
 from ankusa.store.errors import StoreError
 from schemas.records import CheckIn, DecodeError, Envelope
 
@@ -53,15 +54,6 @@ class CheckInHost(Protocol):
         """Append and fold a check-in, durably. Raises StoreError."""
 
 
-class CheckInStats(Struct):
-    """Counts since the process started. A pack that was `failed` may have been stored all the same."""
-
-    packs: int = 0
-    bodies: int = 0
-    stored_bytes: int = 0
-    failed: int = 0
-
-
 class _Hold(Struct):
     """A hook whose rows wait for its pack: how large its body must be to go into one."""
 
@@ -87,7 +79,7 @@ class CheckIns(Generic[Item]):
         self._pack_max_bytes = pack_max_bytes
         self._clock = clock
         self._draw = draw
-        self.stats = CheckInStats()
+        self.stats = ClaimCheckStats()
         self._items: dict[int, list[Item]] = {}
         self._held: dict[str, list[_Hold]] = {}
         self._own: dict[int, asyncio.Task[None]] = {}

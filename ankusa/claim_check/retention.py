@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ankusa.claim_check import reference as references
 from ankusa.claim_check.blobs import BlobError, BlobStore
+from ankusa.claim_check.stats import ClaimCheckStats
 from ankusa.store.errors import StoreError
 
 log = logging.getLogger("ankusa.claim_check")
@@ -27,17 +28,19 @@ class Retention:
     log time in unix ms."""
 
     def __init__(
-        self, blobs: BlobStore, needed: Callable[[str], bool], retention_days: int | None, clock: Callable[[], int]
+        self,
+        blobs: BlobStore,
+        needed: Callable[[str], bool],
+        retention_days: int | None,
+        clock: Callable[[], int],
+        stats: ClaimCheckStats,
     ) -> None:
         self._blobs = blobs
         self._needed = needed
         self._retention_days = retention_days
         self._clock = clock
+        self._stats = stats
         self._task: asyncio.Task[None] | None = None
-        self.deleted = 0
-        """Packs deleted since the process started."""
-        self.kept = 0
-        """Packs past their time that the last pass kept, for a row of them was left."""
 
     def start(self) -> None:
         """Sweep now and for ever; nothing without `retention_days`."""
@@ -68,8 +71,8 @@ class Retention:
                 kept += 1
                 continue
             await self._blobs.delete(tenant_id, pack)
-            self.deleted += 1
-        self.kept = kept
+            self._stats.deleted += 1
+        self._stats.kept = kept
 
     async def stop(self) -> None:
         if self._task is not None:

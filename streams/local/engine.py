@@ -70,9 +70,12 @@ class Engine:
         check_ins: CheckIns[Claim] = CheckIns(
             dispatch_host, self.blobs, claim_check.pack_max_bytes, self.log.now, unguessable
         )
-        self.check_ins = check_ins.stats
         self.retention = Retention(
-            self.blobs, lambda pack: self.log.tables.has_pack(pack), claim_check.retention_days, self.log.now
+            self.blobs,
+            lambda pack: self.log.tables.has_pack(pack),
+            claim_check.retention_days,
+            self.log.now,
+            check_ins.stats,
         )
         self.dispatcher = Dispatcher(dispatch_host, self.sources, config.dispatch, self.log.now, jitter, check_ins)
         self.log.on_rows = self.dispatcher.wake

@@ -186,4 +186,5 @@ class LocalOperations:
             open_breakers=len(dispatcher.breakers.open()),
             replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
             gated=dict(self._gated.total) if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
+            claim_check=figures.claim_check(dispatcher),
         )

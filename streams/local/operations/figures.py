@@ -14,7 +14,7 @@ from msgspec import Struct
 from ankusa.core.breaker import Phase
 from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.dispatcher import Dispatcher
-from ankusa.metrics import Attempts, SinkFigures, WindowFigures
+from ankusa.metrics import Attempts, ClaimCheckFigures, SinkFigures, WindowFigures
 from ankusa.operations import BadCursor, Tenants
 from ankusa.store.counts import Counts
 from ankusa.store.tables import Tables
@@ -56,6 +56,14 @@ def window(dispatcher: Dispatcher) -> WindowFigures:
 def attempts(dispatcher: Dispatcher) -> Attempts:
     stats = dispatcher.stats
     return Attempts(dict(stats.results), dict(stats.durations_ms), stats.duration_sum_ms)
+
+
+def claim_check(dispatcher: Dispatcher) -> ClaimCheckFigures | None:
+    if dispatcher.check_ins is None:
+        return None
+    stats = dispatcher.check_ins.stats
+    counts = {"body": stats.bodies, "pack": stats.packs, "failed": stats.failed, "deleted_pack": stats.deleted}
+    return ClaimCheckFigures(counts, stats.stored_bytes, stats.kept)
 
 
 def outcomes(dispatcher: Dispatcher) -> dict[str, int]:

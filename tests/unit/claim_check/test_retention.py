@@ -12,6 +12,7 @@ from ankusa.claim_check import pack as packs
 from ankusa.claim_check.blobs import BlobError
 from ankusa.claim_check.reference import pack_id
 from ankusa.claim_check.retention import DAY_MS, Retention
+from ankusa.claim_check.stats import ClaimCheckStats
 from ankusa.core.fold import Accepted
 from schemas.records import CheckIn, Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Topic
 from streams.local.log import LocalLog
@@ -35,7 +36,10 @@ class Node:
     def open(self) -> None:
         self.log = LocalLog(self.path, lambda: self.at)
         self.sweeper = Sweeper(self.log)
-        self.retention = Retention(self.blobs, lambda pack: self.log.tables.has_pack(pack), self._days, self.log.now)
+        self.stats = ClaimCheckStats()
+        self.retention = Retention(
+            self.blobs, lambda pack: self.log.tables.has_pack(pack), self._days, self.log.now, self.stats
+        )
 
     async def hooks(self, *numbers: int) -> list[int]:
         answers = await self.log.commit([hook(f"hook-{number}") for number in numbers], [])
@@ -86,7 +90,7 @@ def test_a_pack_goes_when_its_time_is_over_and_not_before(tmp_path: Path) -> Non
         assert node.kept == {old, new}
         await node.pass_time(0.6)
         assert node.kept == {new}
-        assert node.retention.deleted == 1
+        assert node.stats.deleted == 1
 
     run(tmp_path, body)
 
@@ -98,7 +102,7 @@ def test_a_row_that_is_left_keeps_the_pack_of_its_hook(tmp_path: Path) -> None:
         node.settle(seqs[0], OutcomeKind.DELIVERED)
         node.settle(seqs[2], OutcomeKind.DEAD)
         await node.pass_time(DAYS + 1)
-        assert (node.kept, node.retention.kept) == ({pack}, 1)
+        assert (node.kept, node.stats.kept) == ({pack}, 1)
         node.settle(seqs[1], OutcomeKind.DELIVERED)  # it was pending
         await node.pass_time(1)
         assert node.kept == {pack}
@@ -112,7 +116,7 @@ def test_a_row_that_is_left_keeps_the_pack_of_its_hook(tmp_path: Path) -> None:
         assert node.log.tables.checked_in(seqs[2]) == (pack, 2)
         node.settle(seqs[2], OutcomeKind.DELIVERED, generation=2)
         await node.pass_time(1)
-        assert (node.kept, node.retention.kept) == (set(), 0)
+        assert (node.kept, node.stats.kept) == (set(), 0)
 
     run(tmp_path, body)
 
