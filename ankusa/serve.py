@@ -60,6 +60,8 @@ def taken_ports(config: Config) -> list[str]:
     wanted = [("http.port", config.http.ip, config.http.port)] if "edge" in config.node.roles else []
     if config.admin.enabled:
         wanted.append(("admin.port", config.admin.ip, config.admin.port))
+    if config.routes.enabled:
+        wanted.append(("routes.admin.port", config.routes.admin.ip, config.routes.admin.port))
     if "claim_check" in config.node.roles:
         wanted.append(("claim_check.port", config.claim_check.ip, config.claim_check.port))
     return [

@@ -19,6 +19,7 @@ from ankusa.edge.batcher import Batcher
 from ankusa.edge.body import BODY_TIMEOUT_MS
 from ankusa.edge.ingest import Ingest
 from ankusa.edge.log import EdgeLog
+from ankusa.edge.route_guard import RouteGuard
 from ankusa.edge.sources import Sources
 from schemas.config import Http
 
@@ -33,6 +34,7 @@ def build_ingest_app(
     log: EdgeLog,
     clock: Callable[[], int],
     body_timeout_ms: int = BODY_TIMEOUT_MS,
+    guard: RouteGuard | None = None,
 ) -> Ingest:
     """The whole app of one edge. `clock` gives unix ms. Call it on the event loop that will run the app."""
     return Ingest(
@@ -43,6 +45,7 @@ def build_ingest_app(
         clock=clock,
         others=_others(http, log),
         body_timeout_ms=body_timeout_ms,
+        guard=guard,
     )
 
 

@@ -32,6 +32,8 @@ class Error(Model):
     pending: int = 0
     inflight: int = 0
     max_sources: int = 0
+    max_routes: int = 0
+    conflicting_id: str = ""
 
 
 class NotReady(Model):

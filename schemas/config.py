@@ -219,6 +219,46 @@ class Source(Section, frozen=True, kw_only=True):
         return self.name
 
 
+class IpRuleSetting(Section, frozen=True, kw_only=True):
+    action: Literal["allow", "deny"]
+    cidr: NonEmpty
+
+
+class IpRulesSettings(Section, frozen=True, kw_only=True):
+    """The global ip rules until the API has put others in their place."""
+
+    default: Literal["allow", "deny"] = "allow"
+    rules: tuple[IpRuleSetting, ...] = ()
+
+
+class RoutesAdmin(Section, frozen=True, kw_only=True):
+    ip: str = "127.0.0.1"
+    port: Port = 4003
+
+
+class RouteSeed(Section, frozen=True, kw_only=True):
+    """A route that is there from the start. Without an `id` it is named by what it matches."""
+
+    path: NonEmpty
+    id: str | None = None
+    methods: tuple[str, ...] = ("POST",)
+    enabled: bool = True
+    ip_rules: tuple[IpRuleSetting, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Routes(Section, frozen=True, kw_only=True):
+    """The route guard. Enabled it lets nothing through that no route says may be posted to."""
+
+    enabled: bool = False
+    max_routes: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
+    ip_denied_status: Literal[403, 404] = 403
+    trusted_proxies: tuple[str, ...] = ()
+    ip_rules: IpRulesSettings = field(default_factory=IpRulesSettings)
+    admin: RoutesAdmin = field(default_factory=RoutesAdmin)
+    seed: tuple[RouteSeed, ...] = ()
+
+
 class ManagedSource(Source, frozen=True, kw_only=True):
     """A source that was set up through the admin API. Its tenant is part of its id: two tenants may use one name."""
 
@@ -280,6 +320,7 @@ class Config(Section, frozen=True, kw_only=True):
     claim_check: ClaimCheck = field(default_factory=ClaimCheck)
     egress: Egress = field(default_factory=Egress)
     source_store: SourceStore = field(default_factory=SourceStore)
+    routes: Routes = field(default_factory=Routes)
     sources: dict[Name, Source] = field(default_factory=dict)
     demo: bool = False
 

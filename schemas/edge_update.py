@@ -9,15 +9,16 @@ import msgspec
 from msgspec import Struct
 
 from schemas.config import ManagedSource
-from schemas.routes import RouteTable
+from schemas.routes import IpRules, Route
 
 
 class EdgeUpdate(Struct, frozen=True, array_like=True):
-    """Sources by id, None for one that is gone. `routes` None: as they were."""
+    """Sources and routes by id, None for one that is gone. `ip_rules` None: as they were."""
 
     whole: bool
     sources: tuple[tuple[str, ManagedSource | None], ...] = ()
-    routes: RouteTable | None = None
+    routes: tuple[tuple[str, Route | None], ...] = ()
+    ip_rules: IpRules | None = None
 
 
 encode_update = msgspec.msgpack.Encoder().encode

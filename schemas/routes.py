@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 Action = Literal["allow", "deny"]
@@ -41,10 +40,3 @@ class Route(Struct, frozen=True):
     metadata: dict[str, Any]
     inserted_at: int
     updated_at: int
-
-
-class RouteTable(Struct, frozen=True):
-    """Everything the guard decides by."""
-
-    routes: tuple[Route, ...] = ()
-    rules: IpRules = msgspec.field(default_factory=IpRules)

@@ -18,7 +18,10 @@ import msgspec
 from ankusa.claim_check.stores import ClaimStoreError, check_store
 from ankusa.config.build import Part, build
 from ankusa.config.problems import Problems, at_index, join
+from ankusa.core.ip_rules import normal_cidr
+from ankusa.core.route import RouteIndex
 from ankusa.edge.dedupe_key import DedupeSpecError, build_dedupe, build_ordering
+from ankusa.routes.spec import InvalidError, configured_rules, seeded
 from ankusa.seal import Seal, SealKeyError
 from ankusa.sinks.contract import OptionError
 from ankusa.sinks.egress import Egress as Guard
@@ -37,6 +40,7 @@ from schemas.config import (
     Http,
     Node,
     Retry,
+    Routes,
     Sink,
     Source,
     SourceStore,
@@ -89,19 +93,28 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
                 _ask(path, problems, check_store, part)
             case ClaimCheck():
                 _check_ip(part.ip, join(path, "ip"), problems)
+            case Routes():
+                _check_routes(part, path, problems)
             case SourceStore():
                 _check_source_store(part, path, problems)
             case _:
                 pass  # its keys' own ranges are all there is
 
 
-def check_listeners(node: Node, http: Http, admin: Admin, claim_check: ClaimCheck, problems: Problems) -> None:
+def check_listeners(
+    node: Node, http: Http, admin: Admin, claim_check: ClaimCheck, routes: Routes, problems: Problems
+) -> None:
     """Two listeners on one port would leave the second without it, after the first has begun to accept."""
     listeners = [("http", http.ip, http.port)] if "edge" in node.roles else []
     if admin.enabled:
         listeners.append(("admin", admin.ip, admin.port))
     if "claim_check" in node.roles:
         listeners.append(("claim_check", claim_check.ip, claim_check.port))
+    if routes.enabled:
+        listeners.append(("routes.admin", routes.admin.ip, routes.admin.port))
+        if not admin.tokens and not admin.insecure and not _is_loopback(routes.admin.ip):
+            message = f"are required to listen on {routes.admin.ip} (routes.admin); or set admin.insecure: true"
+            problems.add("admin.tokens", message)
     for index, (name, ip, port) in enumerate(listeners):
         for other, other_ip, other_port in listeners[:index]:
             if port == other_port != 0 and _overlap(ip, other_ip):
@@ -201,6 +214,34 @@ def _check_source(source: Source, path: str, problems: Problems) -> None:
             problems.add(at_index(join(path, "forward_headers"), index), "is not a header name")
     if not source.sinks:
         problems.add(join(path, "sinks"), "is empty: give at least one sink")
+
+
+def _check_routes(routes: Routes, path: str, problems: Problems) -> None:
+    _check_ip(routes.admin.ip, join(path, "admin.ip"), problems)
+    for index, proxy in enumerate(routes.trusted_proxies):
+        try:
+            normal_cidr(proxy)
+        except ValueError as error:
+            problems.add(at_index(join(path, "trusted_proxies"), index), str(error))
+    try:
+        configured_rules(routes)
+    except InvalidError as error:
+        problems.add(join(join(path, "ip_rules"), error.refusal.field), error.refusal.message)
+    index_of_seeds = RouteIndex()
+    ids: set[str] = set()
+    for index, seed in enumerate(routes.seed):
+        where = at_index(join(path, "seed"), index)
+        try:
+            route = seeded(seed, 0)
+        except InvalidError as error:
+            problems.add(join(where, error.refusal.field), error.refusal.message)
+            continue
+        if route.id in ids or index_of_seeds.conflict(route) is not None:
+            problems.add(where, "is an earlier seed again, by its id or by its path and methods")
+        ids.add(route.id)
+        index_of_seeds.add(route)
+    if len(routes.seed) > routes.max_routes:
+        problems.add(join(path, "seed"), f"has more routes than max_routes, {routes.max_routes}")
 
 
 def _check_source_store(store: SourceStore, path: str, problems: Problems) -> None:

@@ -91,8 +91,9 @@ def _sources(raw: Any, parts: list[Part], problems: Problems) -> dict[str, Sourc
 
 def _check(sections: dict[str, Any], sources: dict[str, Source], parts: list[Part], problems: Problems) -> None:
     checks.check_parts(parts, sections.get("egress"), problems)
-    if sections.keys() >= {"node", "http", "admin", "claim_check"}:
-        checks.check_listeners(sections["node"], sections["http"], sections["admin"], sections["claim_check"], problems)
+    if sections.keys() >= {"node", "http", "admin", "claim_check", "routes"}:
+        node, http, admin = sections["node"], sections["http"], sections["admin"]
+        checks.check_listeners(node, http, admin, sections["claim_check"], sections["routes"], problems)
     if "dispatch" in sections and not problems.under("dispatch.retry"):
         for name, source in sources.items():
             checks.check_retries(sections["dispatch"].retry, source, join("sources", name), problems)

@@ -46,11 +46,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("kafka", _never),
     Unbuilt("archive", _never),
     Unbuilt("lifecycle", _when("sinks", []), ("sinks", "retention_days")),
-    Unbuilt(
-        "routes",
-        _when("enabled", False),
-        ("enabled", "max_routes", "ip_denied_status", "trusted_proxies", "ip_rules", "admin", "seed"),
-    ),
 )
 
 # Values of a built key that are known and not built.

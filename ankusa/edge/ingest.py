@@ -1,8 +1,8 @@
 """Accepting a hook: an ASGI app for catch URLs, in front of the app for everything else (spec 02).
 
-Owns the order: find the source, method, headers, body, verification and policy, dedupe key, one submission, the
-answer. No 2xx leaves before the log has said that the hook is durable. It is the hot path, so it is an ASGI app of
-its own and no route of a framework; it never commits, and knows nothing of rows or sinks but their types.
+Owns the order: the route guard, find the source, method, headers, body, verification and policy, dedupe key, one
+submission, the answer. No 2xx leaves before the log has said that the hook is durable. It is the hot path, so it is an
+ASGI app of its own and no route of a framework; it never commits, and knows nothing of rows or sinks but their types.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ankusa.edge.batcher import Batcher
 from ankusa.edge.body import BODY_TIMEOUT_MS, Body, BodyWatch, Receive
 from ankusa.edge.forward import decode_headers, forwarded
 from ankusa.edge.replies import Message, Reply, reply_of
+from ankusa.edge.route_guard import RouteGuard
 from ankusa.edge.sources import EdgeSource, Sources, ordering_keys
 from ankusa.edge.target import Target
 from ankusa.verify import Failure
@@ -70,8 +71,10 @@ class Ingest:
         clock: Callable[[], int],
         others: App,
         body_timeout_ms: int = BODY_TIMEOUT_MS,
+        guard: RouteGuard | None = None,
     ) -> None:
         """`clock` gives unix ms. Make it on the event loop that runs it."""
+        self._guard = guard
         self._prefix = prefix.encode("ascii") + b"/"
         self._sources = sources
         self._batcher = batcher
@@ -95,6 +98,9 @@ class Ingest:
             await send(reply.body)
 
     async def _take(self, scope: Message, receive: Receive) -> Reply:
+        refused = None if self._guard is None else self._guard.refuse(scope)
+        if refused is not None:
+            return refused
         source = self._sources.find(scope["raw_path"])
         if source is None:
             return replies.NOT_FOUND

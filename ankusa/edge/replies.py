@@ -74,6 +74,11 @@ NOT_TOLD_YET = _reply(503, {"error": "store_unavailable"}, _retry_after(OVERLOAD
 INTERNAL_ERROR = _reply(500, {"error": "internal_error"})
 
 
+def ip_denied(status: int) -> Reply:
+    """With 404 it is told apart from a path that is not there by nobody."""
+    return NOT_FOUND if status == 404 else _reply(status, {"error": "ip_denied"})
+
+
 def too_large(limit_bytes: int, *, ended: bool = False) -> Reply:
     """`ended`: the body was read to its end all the same, so the connection may go on."""
     return _reply(413, {"error": "payload_too_large", "limit": limit_bytes}, lingers=not ended)

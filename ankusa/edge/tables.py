@@ -6,6 +6,9 @@ does not exist.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ankusa.edge.route_guard import RouteGuard
 from ankusa.edge.sources import Sources
 from schemas.config import Config
 from schemas.edge_update import EdgeUpdate
@@ -14,9 +17,11 @@ from schemas.edge_update import EdgeUpdate
 class EdgeTables:
     """The tables of one edge process. What `http` says needs a restart to change."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clock: Callable[[], int]) -> None:
+        """`clock` gives unix ms."""
         managed = config.source_store.type == "persistent"
         self.sources = Sources(config.http.prefix, config.http.routing, config.sources.values(), complete=not managed)
+        self.guard = RouteGuard(config.routes, clock) if config.routes.enabled else None
 
     def reload(self, config: Config) -> None:
         """Take up the file's sources. Raises as `compile_source` does, and then keeps the old ones."""
@@ -25,3 +30,5 @@ class EdgeTables:
     def take(self, update: EdgeUpdate) -> None:
         """Take up what the engine tells, all at once. Raises as `reload` does."""
         self.sources.manage(dict(update.sources), whole=update.whole)
+        if self.guard is not None:
+            self.guard.take(dict(update.routes), update.ip_rules, whole=update.whole)

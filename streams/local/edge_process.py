@@ -89,9 +89,9 @@ async def run_edge(config: Config, edge_log: EdgeLog, tables: EdgeTables | None 
         bound = bind(http.ip, http.port, shared=config.node.edges > 1)
     except OSError as error:
         raise OSError(error.errno, f"http.port: cannot listen on {http.ip}:{http.port}: {error.strerror}") from error
-    tables = tables or EdgeTables(config)
+    tables = tables or EdgeTables(config, now_ms)
     batcher = Batcher(edge_log, config.batcher, now_ms)
-    app = build_ingest_app(http, tables.sources, batcher, edge_log, now_ms)
+    app = build_ingest_app(http, tables.sources, batcher, edge_log, now_ms, guard=tables.guard)
     listener = await serve_edge(app, bound)
     log.info("event=listening listener=http address=%s:%d sources=%d", http.ip, listener.port, len(config.sources))
     return Edge(config, tables, batcher, app, listener)
@@ -104,7 +104,7 @@ async def run(config: Config, config_path: str | None, socket: Path, env: Mappin
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, reloading.set)
-    tables = EdgeTables(config)
+    tables = EdgeTables(config, now_ms)
     edge_log = SocketLog(socket, now_ms, tables.take)
     edge_log.start()
     try:

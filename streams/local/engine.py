@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from ankusa.admission import Admission
@@ -23,6 +22,7 @@ from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
 from ankusa.replay.operator import Operator
 from ankusa.replay.replayer import Replayer
+from ankusa.routes.store import RouteStore
 from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.contract import SinkClient
 from ankusa.sinks.egress import Egress
@@ -31,12 +31,14 @@ from ankusa.source_store.store import SourceStore, UnreadableSourcesError
 from ankusa.store.errors import StoreError
 from schemas.config import Config, ManagedSource, RateLimit
 from schemas.edge_update import EdgeUpdate
+from schemas.records import RouteChange, RouteRecord
 from streams.local import server
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.health import Health
 from streams.local.intake import Intake
 from streams.local.log import LocalLog
 from streams.local.replay_host import LocalReplayHost
+from streams.local.route_host import LocalRouteHost
 from streams.local.source_host import LocalSourceHost
 from streams.local.sweeper import Sweeper
 from streams.local.updates import Updates
@@ -91,12 +93,26 @@ class Engine:
             raise
         for source in self.source_store.sources:
             self.sources.put(source)
-        self.updates = Updates(lambda: EdgeUpdate(True, tuple(self._managed())))
+        self.route_store: RouteStore | None = None
+        if config.routes.enabled:
+            self.route_store = RouteStore(LocalRouteHost(self.log), config.routes, self._announce_route)
+        self.updates = Updates(self._everything)
         self._server: server.IntakeServer | None = None
         self._replaying: asyncio.Task[None] | None = None
 
-    def _managed(self) -> Iterator[tuple[str, ManagedSource]]:
-        return ((source.source_id, source) for source in self.source_store.sources)
+    def _everything(self) -> EdgeUpdate:
+        """What an edge must know beside its file."""
+        sources = tuple((source.source_id, source) for source in self.source_store.sources)
+        if self.route_store is None:
+            return EdgeUpdate(True, sources)
+        routes = tuple((route.id, route) for route in self.route_store.routes())
+        return EdgeUpdate(True, sources, routes, self.route_store.ip_rules)
+
+    async def _announce_route(self, record: RouteRecord) -> None:
+        if isinstance(record, RouteChange):
+            await self.updates.push(EdgeUpdate(False, (), ((record.id, record.route),)))
+        else:
+            await self.updates.push(EdgeUpdate(False, ip_rules=record.rules))
 
     async def _announce(self, source_id: str, source: ManagedSource | None) -> None:
         """Go by a change of a source. A new one may be delivered before it is taken, a gone one the other way round."""
@@ -118,8 +134,10 @@ class Engine:
         await self.health.start()
         try:
             await self.source_store.reseal()
+            if self.route_store is not None:
+                await self.route_store.plant()
         except StoreError as error:
-            log.warning("event=reseal_refused reason=%s", error)  # tried again at the next start
+            log.warning("event=set_up_refused reason=%s", error)  # tried again at the next start
         self.dispatcher.wake()
         self._replaying = asyncio.create_task(self.replayer.run())
         self.sweeper.start()

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from ankusa import logs
 from ankusa.claim_check.reader import Reader
+from ankusa.clock import now_ms
 from ankusa.config import ConfigError, load
 from ankusa.edge.tables import EdgeTables
 from ankusa.source_store.store import UnreadableSourcesError
@@ -27,6 +28,7 @@ from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
 from api.auth import Tokens
 from api.claims import build_claims_app
+from api.routes import build_routes_app
 from api.serving import Listener, bind, serve
 from schemas.config import Config
 from streams.local.direct import DirectLog
@@ -60,6 +62,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
         loop.add_signal_handler(number, stopping.set)
     admin: Listener | None = None
     gateway: Listener | None = None
+    routes: Listener | None = None
     edge: Edge | None = None
     status = 0
     try:
@@ -67,8 +70,9 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
         app = build_admin_app(LocalOperations(engine), config.admin.tokens)
         admin = await _admin(app, config)
         gateway = await _gateway(engine, config)
+        routes = await _routes(engine, app.state.tokens, config)
         if not config.node.edges:
-            tables = EdgeTables(config)
+            tables = EdgeTables(config, now_ms)
             engine.updates.attach(tables.take)
             edge = await run_edge(config, DirectLog(engine.intake, engine.probe), tables)
         asked = asyncio.Event()
@@ -81,10 +85,9 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
         status = 1
     if edge is not None:
         await edge.close()
-    if gateway is not None:
-        await gateway.close()
-    if admin is not None:
-        await admin.close()
+    for listener in (gateway, routes, admin):
+        if listener is not None:
+            await listener.close()
     await engine.stop()
     return status
 
@@ -123,6 +126,20 @@ async def _gateway(engine: Engine, config: Config) -> Listener | None:
         raise OSError(error.errno, f"claim_check.port: cannot listen on {ip}:{port}: {error.strerror}") from error
     listener = await serve(build_claims_app(Reader(engine.blobs)), bound)
     log.info("event=listening listener=claim_check address=%s:%d", ip, listener.port)
+    return listener
+
+
+async def _routes(engine: Engine, tokens: Tokens, config: Config) -> Listener | None:
+    """The routes listener, where the guard is on. Raises OSError naming the address."""
+    if engine.route_store is None:
+        return None
+    ip, port = config.routes.admin.ip, config.routes.admin.port
+    try:
+        bound = bind(ip, port)
+    except OSError as error:
+        raise OSError(error.errno, f"routes.admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
+    listener = await serve(build_routes_app(engine.route_store, tokens), bound)
+    log.info("event=listening listener=routes address=%s:%d routes=%d", ip, listener.port, len(engine.route_store))
     return listener
 
 

@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from ankusa.claim_check.reference import first_at
 from ankusa import lifecycle
+from ankusa.claim_check.reference import first_at
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas.records import LaneHeal, Topic, decode_check_in, seq_of

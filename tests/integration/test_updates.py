@@ -14,7 +14,7 @@ from ankusa.clock import now_ms
 from ankusa.edge.tables import EdgeTables
 from schemas.config import Config, ManagedSource, Sink, Source, SourceStore, Verify
 from schemas.edge_update import EdgeUpdate, decode_update, encode_update
-from schemas.routes import IpRule, IpRules, Route, RouteTable
+from schemas.routes import IpRule, IpRules, Route
 from streams.local import updates as updates_module
 from streams.local.client import SocketLog
 from streams.local.server import serve
@@ -76,7 +76,7 @@ def test_an_update_comes_back_as_it_was() -> None:
     for update in (
         change(managed("first")),
         EdgeUpdate(False, (("acme.first", None),)),
-        EdgeUpdate(True, (), RouteTable((route,), IpRules("deny", (IpRule("allow", "::/0"),)))),
+        EdgeUpdate(True, (), (("r", route), ("gone", None)), IpRules("deny", (IpRule("allow", "::/0"),))),
     ):
         found = decode_update(encode_update(update))
         assert found == update
@@ -150,7 +150,7 @@ def test_an_edge_that_goes_while_it_is_waited_for_is_waited_for_no_longer(place:
 
 def tables(**config: object) -> EdgeTables:
     source = Source(name="static", tenant="acme", verify=Verify(type="none"), sinks=(Sink(type="log"),))
-    return EdgeTables(Config(sources={"static": source}, **config))  # type: ignore[arg-type]
+    return EdgeTables(Config(sources={"static": source}, **config), now_ms)  # type: ignore[arg-type]
 
 
 PERSISTENT = SourceStore(type="persistent")

@@ -200,7 +200,7 @@ BROKEN = [
         "sources.a.sinks[1].type",
         "",
     ),
-    ("a sink type that is not built", sink("type: kafka, topic: x"), "sources.a.sinks[0].type", "not built yet"),
+    ("a kafka sink without brokers", sink("type: kafka, topic: x"), "sources.a.sinks[0].brokers", "required"),
     ("an http sink without url", sink("type: http"), "sources.a.sinks[0].url", ""),
     ("a sink url to a private address", sink("type: http, url: 'http://10.0.0.1/'"), "sources.a.sinks[0].url", ""),
     (
@@ -292,8 +292,6 @@ BROKEN = [
     # Known and not built.
     ("kafka", SOUND + "kafka: {brokers: 'localhost:9092'}", "kafka", NOT_BUILT),
     ("the log on kafka", SOUND + "log: {type: kafka}", "log.type", NOT_BUILT),
-    ("routes", SOUND + "routes: {enabled: true}", "routes", NOT_BUILT),
-    ("routes that do not say they are off", SOUND + "routes: {max_routes: 5}", "routes", NOT_BUILT),
     (
         "an unknown key in routes that are off",
         SOUND + "routes: {enabled: false, rotues: 1}",
@@ -303,6 +301,49 @@ BROKEN = [
     ("archive", SOUND + "archive: {roll_ms: 30000}", "archive", NOT_BUILT),
     ("archive under its older name", SOUND + "storage: {roll_ms: 30000}", "storage", NOT_BUILT),
     ("lifecycle", SOUND + "lifecycle: {sinks: [{type: log}]}", "lifecycle", NOT_BUILT),
+    ("routes", SOUND + "routes: {enabled: perhaps}", "routes.enabled", "true or false"),
+    ("an unknown key of routes", SOUND + "routes: {seeds: []}", "routes.seeds", "did you mean `seed`"),
+    ("a status for denied addresses", SOUND + "routes: {ip_denied_status: 200}", "routes.ip_denied_status", "403, 404"),
+    ("a proxy by name", SOUND + "routes: {trusted_proxies: [10.0.0.0/8, proxy]}", "routes.trusted_proxies[1]", "CIDR"),
+    (
+        "a rule with host bits",
+        SOUND + "routes: {ip_rules: {rules: [{action: deny, cidr: 10.0.0.1/8}]}}",
+        "routes.ip_rules.rules[0].cidr",
+        "10.0.0.0/8 is the block",
+    ),
+    (
+        "a rule of another action",
+        SOUND + "routes: {ip_rules: {default: maybe}}",
+        "routes.ip_rules.default",
+        "allow, deny",
+    ),
+    ("a seed without a path", SOUND + "routes: {seed: [{id: a}]}", "routes.seed[0].path", "required"),
+    ("a seed's pattern", SOUND + "routes: {seed: [{path: '/a/*/b'}]}", "routes.seed[0].path", "last segment"),
+    ("a seed's id", SOUND + "routes: {seed: [{path: /a, id: A B}]}", "routes.seed[0].id", "must match"),
+    (
+        "two seeds of one path",
+        SOUND + "routes: {seed: [{path: '/a/:b'}, {path: '/a/:c', id: other}]}",
+        "routes.seed[1]",
+        "an earlier seed again",
+    ),
+    (
+        "more seeds than routes",
+        SOUND + "routes: {max_routes: 1, seed: [{path: /a}, {path: /b}]}",
+        "routes.seed",
+        "max_routes",
+    ),
+    (
+        "the routes listener on the admin's port",
+        SOUND + "routes: {enabled: true, admin: {port: 4002}}",
+        "routes.admin.port",
+        "the port of admin",
+    ),
+    (
+        "a routes listener that others reach",
+        SOUND + "routes: {enabled: true, admin: {ip: 0.0.0.0}}",
+        "admin.tokens",
+        "routes.admin",
+    ),
     (
         "a source store of another kind",
         SOUND + "source_store: {type: elsewhere}",

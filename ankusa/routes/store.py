@@ -1,0 +1,226 @@
+"""The route store of a node whose guard is on: routes and global ip rules, kept and changed (spec 07 "Routes").
+
+A write is judged, stored with its audit record in one durable batch, then announced to the edges, then answered: in
+that order, and one at a time. What the file seeds is there from the start; what the API has changed since stands. Owns
+the rules of changing routes; the decision is the guard's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from ankusa import lifecycle
+from ankusa.clock import uuid7
+from ankusa.routes import spec as specs
+from ankusa.routes.answers import Duplicate, Invalid, NotFound, Refused, TooMany
+from ankusa.routes.guard import Decision, Guard
+from ankusa.routes.spec import InvalidError
+from schemas.config import Routes
+from schemas.records import Change, ChangeAction, ChangeKind, IpRulesChange, RouteChange, RouteRecord
+from schemas.routes import IpRules, Route
+
+log = logging.getLogger("ankusa.routes")
+
+IP_RULES_SUBJECT = "ip-rules"
+
+T = TypeVar("T")
+
+
+class RouteLog(Protocol):
+    """Where routes are kept."""
+
+    def now(self) -> int:
+        """Unix ms."""
+
+    def kept_routes(self) -> list[RouteRecord]:
+        """The last change of every route there is, and of the ip rules. Raises StoreError."""
+
+    async def change(self, record: RouteRecord, audit: Change | None) -> None:
+        """Store a change with its audit record, durably. Raises StoreError: then nothing of it is stored."""
+
+
+Announce = Callable[[RouteRecord], Awaitable[None]]
+"""Tell a change to the node's edges; returns once they go by it."""
+
+
+class RouteStore:
+    """One node's routes."""
+
+    def __init__(self, route_log: RouteLog, settings: Routes, announce: Announce) -> None:
+        """Reads what is kept. Raises StoreError."""
+        self._log = route_log
+        self._settings = settings
+        self._announce = announce
+        self._routes: dict[str, Route] = {}
+        self.ip_rules = specs.configured_rules(settings)
+        for record in route_log.kept_routes():
+            if isinstance(record, IpRulesChange):
+                self.ip_rules = record.rules
+            elif record.route is not None:
+                self._routes[record.id] = record.route
+        self._guard = Guard(self._routes, self.ip_rules)
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def plant(self) -> None:
+        """Make the file's routes that are not there. Raises StoreError."""
+        for seed in self._settings.seed:
+            route = specs.seeded(seed, self._log.now())
+            if route.id in self._routes:
+                continue
+            refused = self._refused(route)
+            if refused is not None:
+                log.warning("event=seed_refused route=%s reason=%s", route.id, refused)
+                continue
+            await self._put(route, ChangeAction.CREATED)
+
+    # -- reading ------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def routes(self) -> Iterator[Route]:
+        return iter(self._routes.values())
+
+    def get(self, route_id: str) -> Route | NotFound:
+        return self._routes.get(route_id) or NotFound()
+
+    def page(self, *, enabled: bool | None, after: str, limit: int) -> tuple[list[Route], bool]:
+        """Up to `limit` routes with ids behind `after`, in their order, and whether there are more."""
+        ids = sorted(
+            route.id
+            for route in self._routes.values()
+            if route.id > after and (enabled is None or route.enabled is enabled)
+        )
+        return [self._routes[route_id] for route_id in ids[:limit]], len(ids) > limit
+
+    def test(self, body: Mapping[str, Any]) -> Decision | Invalid:
+        """What the guard would decide; nothing is taken."""
+        try:
+            asked = specs.read_dry_run(body)
+        except InvalidError as error:
+            return error.refusal
+        return self._guard.decide(asked.method, asked.path, asked.ip)
+
+    # -- writing ------------------------------------------------------------------
+
+    async def create(self, body: Mapping[str, Any]) -> Route | Refused:
+        """A new route, with the id it asks for or one of ours. Raises StoreError."""
+        return await self._carried(self._create(body))
+
+    async def replace(self, route_id: str, body: Mapping[str, Any]) -> tuple[Route, bool] | Refused:
+        """Make or replace a route, whole; and whether it is new. Raises StoreError."""
+        return await self._carried(self._replace(route_id, body))
+
+    async def patch(self, route_id: str, body: Mapping[str, Any]) -> Route | Refused:
+        """Change some keys of a route. Raises StoreError."""
+        return await self._carried(self._patch(route_id, body))
+
+    async def delete(self, route_id: str) -> NotFound | None:
+        """Take a route away. Raises StoreError."""
+        return await self._carried(self._delete(route_id))
+
+    async def set_ip_rules(self, body: Mapping[str, Any]) -> IpRules | Invalid:
+        """Replace the global rules. Raises StoreError."""
+        return await self._carried(self._set_ip_rules(body))
+
+    async def _create(self, body: Mapping[str, Any]) -> Route | Refused:
+        async with self._lock:
+            at = self._log.now()
+            try:
+                route = specs.read_route(body, specs.read_id(body) or uuid7(at), at, None)
+            except InvalidError as error:
+                return error.refusal
+            if route.id in self._routes:
+                return Duplicate(route.id)
+            return self._refused(route) or await self._put(route, ChangeAction.CREATED)
+
+    async def _replace(self, route_id: str, body: Mapping[str, Any]) -> tuple[Route, bool] | Refused:
+        async with self._lock:
+            before = self._routes.get(route_id)
+            try:
+                if body.get("id", route_id) != route_id:
+                    raise InvalidError("invalid_route", "id", "is not the id in the path")
+                route = specs.read_route(body, specs.checked_id(route_id), self._log.now(), before)
+            except InvalidError as error:
+                return error.refusal
+            refused = self._refused(route)
+            if refused is not None:
+                return refused
+            await self._put(route, ChangeAction.CREATED if before is None else ChangeAction.UPDATED)
+            return route, before is None
+
+    async def _patch(self, route_id: str, body: Mapping[str, Any]) -> Route | Refused:
+        async with self._lock:
+            before = self._routes.get(route_id)
+            if before is None:
+                return NotFound()
+            try:
+                route = specs.read_patch(body, before, self._log.now())
+            except InvalidError as error:
+                return error.refusal
+            return self._refused(route) or await self._put(route, ChangeAction.UPDATED)
+
+    async def _delete(self, route_id: str) -> NotFound | None:
+        async with self._lock:
+            before = self._routes.get(route_id)
+            if before is None:
+                return NotFound()
+            record = RouteChange(route_id, self._log.now(), None)
+            audit = lifecycle.change(ChangeKind.ROUTE, route_id, ChangeAction.DELETED, record.at, specs.audited(before))
+            await self._log.change(record, audit)
+            del self._routes[route_id]
+            self._guard.drop(route_id)
+            await self._announce(record)
+            log.info("event=route_deleted route=%s", route_id)
+            return None
+
+    async def _set_ip_rules(self, body: Mapping[str, Any]) -> IpRules | Invalid:
+        async with self._lock:
+            try:
+                rules = specs.read_ip_rules(body)
+            except InvalidError as error:
+                return error.refusal
+            record = IpRulesChange(self._log.now(), rules)
+            entity = msgspec.to_builtins(rules)
+            audit = lifecycle.change(ChangeKind.IP_RULES, IP_RULES_SUBJECT, ChangeAction.UPDATED, record.at, entity)
+            await self._log.change(record, audit)
+            self.ip_rules = rules
+            self._guard.set_rules(rules)
+            await self._announce(record)
+            log.info("event=ip_rules_set default=%s rules=%d", rules.default, len(rules.rules))
+            return rules
+
+    def _refused(self, route: Route) -> Duplicate | TooMany | None:
+        other = self._guard.index.conflict(route)
+        if other is not None:
+            return Duplicate(other.id)
+        full = route.id not in self._routes and len(self._routes) >= self._settings.max_routes
+        return TooMany(self._settings.max_routes) if full else None
+
+    async def _put(self, route: Route, action: ChangeAction) -> Route:
+        record = RouteChange(route.id, route.updated_at, route)
+        audit = lifecycle.change(ChangeKind.ROUTE, route.id, action, route.updated_at, specs.audited(route))
+        await self._log.change(record, audit)
+        self._routes[route.id] = route
+        self._guard.put(route)
+        await self._announce(record)
+        log.info("event=route_%s route=%s enabled=%s", action.name.lower(), route.id, route.enabled)
+        return route
+
+    async def _carried(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a change to its end although the caller is cancelled: what is stored is announced."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # read: the caller may have gone
+            log.warning("event=route_change_failed reason=%s", error)
