@@ -27,7 +27,7 @@ class BlobStore(Protocol):
         """Delete a pack; one that is not there is no error. Raises BlobError."""
 
     def older(self, pack: str) -> AsyncIterator[tuple[str, str]]:
-        """`(tenant, pack)` of every stored pack that sorts before `pack`, in no order, what was left half written
-        among them. Raises BlobError."""
+        """`(tenant, pack)` of what this node has stored there that sorts before `pack`, in no order, what was left half
+        written among it; nothing where others may store too, for it cannot be told apart. Raises BlobError."""
 
     async def close(self) -> None: ...

@@ -121,7 +121,7 @@ class Tables:
         return None if stored is None else (stored[2:].decode(), int.from_bytes(stored[:2], "big"))
 
     def has_pack(self, pack: str) -> bool:
-        """Whether a pack may be needed: a row of one of its hooks was left when it was last looked at."""
+        """Whether a record names this pack, and it is not forgotten yet."""
         return self.database.get("packs", pack.encode()) is not None
 
     def dedupe(self, key: str) -> tuple[str, int] | None:

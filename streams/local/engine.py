@@ -37,6 +37,7 @@ from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.health import Health
 from streams.local.intake import Intake
 from streams.local.log import LocalLog
+from streams.local.pack_host import LocalPackHost
 from streams.local.replay_host import LocalReplayHost
 from streams.local.route_host import LocalRouteHost
 from streams.local.source_host import LocalSourceHost
@@ -72,13 +73,7 @@ class Engine:
         check_ins: CheckIns[Claim] = CheckIns(
             dispatch_host, self.blobs, claim_check.pack_max_bytes, self.log.now, unguessable
         )
-        self.retention = Retention(
-            self.blobs,
-            lambda pack: self.log.tables.has_pack(pack),
-            claim_check.retention_days,
-            self.log.now,
-            check_ins.stats,
-        )
+        self.retention = Retention(self.blobs, LocalPackHost(self.log), claim_check.retention_days, check_ins.stats)
         self.dispatcher = Dispatcher(dispatch_host, self.sources, config.dispatch, self.log.now, jitter, check_ins)
         self.log.on_rows = self.dispatcher.wake
         replay_host = LocalReplayHost(self.log, self.dispatcher.pressure, config.node.roles)

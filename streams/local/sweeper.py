@@ -12,19 +12,15 @@ import logging
 from collections.abc import Iterator
 
 from ankusa import lifecycle
-from ankusa.claim_check.reference import first_at
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
-from schemas.records import LaneHeal, Topic, decode_check_in, seq_of
+from schemas.records import LaneHeal, Topic, seq_of
 from streams.local.log import LocalLog
 
 log = logging.getLogger("ankusa.sweeper")
 
 SLICE = 250
 """Entries looked at in one go: two or three milliseconds, the longest a sweep holds the loop."""
-
-PACKS = 10
-"""Packs looked at in one go: each is a seek for each of its hooks, up to 128 as a rule."""
 
 PAUSE_MS = 10
 PASS_MS = 10_000
@@ -46,7 +42,7 @@ class Sweeper:
         # Where the next pass over a family starts; a restart begins at its start once.
         self._floors: dict[str, bytes] = {}
         self.counts: dict[str, int] = {"lanes": 0, "dedupe": 0, "hooks": 0, "attempts": 0, "ids": 0}
-        self.counts |= {"checkins": 0, "packs": 0}
+        self.counts["checkins"] = 0
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -55,7 +51,7 @@ class Sweeper:
         while True:
             for sweep in (
                 *(self.lanes, self.dedupe, self.hooks, self.attempts, self.ids, self.records),
-                *(self.checkins, self.packs),
+                self.checkins,
             ):
                 try:
                     for _ in sweep(self._store.now()):
@@ -118,25 +114,6 @@ class Sweeper:
         yield from self._settled("checkins", keys.u64(seq_of(limit, 0)))
         # A row that is left may be checked in yet; its hook is kept with it.
         self._floors["checkins"] = min(self._floors["checkins"], self._floors.get("hooks", b""))
-
-    def packs(self, at: int) -> Iterator[None]:
-        """Forget packs whose hooks have no row left, made `SETTLED_KEEP_MS` before `at`: nothing but time holds them
-        any more, and retention may delete them."""
-        start, floor = self._floors.get("packs", b""), None
-        end = first_at(at - SETTLED_KEEP_MS).encode()
-        database = self._store.tables.database
-        while page := self._slice("packs", start, end)[:PACKS]:
-            gone = []
-            for key, stored in zip(page, database.get_many("packs", page), strict=True):
-                seqs = sorted(decode_check_in(stored).seqs) if stored else []
-                if database.present("rows", [keys.u64(seq) for seq in seqs]):
-                    floor = floor or key
-                else:
-                    gone.append(("packs", key))
-            self._drop("packs", gone, len(gone))
-            start = keys.after(page[-1])
-            yield
-        self._floors["packs"] = floor or max(start, end)
 
     def _settled(self, family: str, end: bytes) -> Iterator[None]:
         """Drop keys of `family` below `end` that begin with the seq of a hook without a row."""

@@ -7,16 +7,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
 from ankusa.claim_check import pack as packs
 from ankusa.claim_check.blobs import BlobError
+from ankusa.claim_check.object_blobs import ObjectBlobs
 from ankusa.claim_check.reference import pack_id
-from ankusa.claim_check.retention import DAY_MS, Retention
+from ankusa.claim_check.retention import DAY_MS, YOUNG_MS, Retention
 from ankusa.claim_check.stats import ClaimCheckStats
 from ankusa.core.fold import Accepted
 from schemas.records import CheckIn, Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Topic
 from streams.local.log import LocalLog
-from streams.local.sweeper import SETTLED_KEEP_MS, Sweeper
+from streams.local.pack_host import PAGE, LocalPackHost
+from streams.local.sweeper import Sweeper
 from tests.contract.blobs import ScriptedBlobs
 from tests.unit.store.entries import AT, hook
 
@@ -37,9 +40,7 @@ class Node:
         self.log = LocalLog(self.path, lambda: self.at)
         self.sweeper = Sweeper(self.log)
         self.stats = ClaimCheckStats()
-        self.retention = Retention(
-            self.blobs, lambda pack: self.log.tables.has_pack(pack), self._days, self.log.now, self.stats
-        )
+        self.retention = Retention(self.blobs, LocalPackHost(self.log), self._days, self.stats)
 
     async def hooks(self, *numbers: int) -> list[int]:
         answers = await self.log.commit([hook(f"hook-{number}") for number in numbers], [])
@@ -57,7 +58,7 @@ class Node:
     async def pass_time(self, days: float) -> None:
         """Move on, and sweep as the node does."""
         self.at += round(days * DAY_MS)
-        for sweep in (self.sweeper.hooks, self.sweeper.checkins, self.sweeper.packs):
+        for sweep in (self.sweeper.hooks, self.sweeper.checkins):
             for _ in sweep(self.log.now()):
                 pass
         await self.retention.sweep()
@@ -145,22 +146,84 @@ def test_without_retention_nothing_goes(tmp_path: Path) -> None:
     run(tmp_path, body, retention_days=None)
 
 
-def test_the_tables_forget_what_no_row_needs(tmp_path: Path) -> None:
+def test_without_retention_the_tables_forget_what_no_row_needs(tmp_path: Path) -> None:
     async def body(node: Node) -> None:
         seqs = await node.hooks(1, 2)
         first, second = await node.check_in(seqs[0]), await node.check_in(seqs[1], bits=1)
         node.settle(seqs[0], OutcomeKind.DELIVERED)
         await node.pass_time(0)
-        assert node.log.tables.checked_in(seqs[0]) == (first, 0)
-        await node.pass_time(SETTLED_KEEP_MS * 2 / DAY_MS)
         tables = node.log.tables
+        assert (tables.checked_in(seqs[0]), tables.has_pack(first)) == ((first, 0), True)
+        await node.pass_time(YOUNG_MS * 2 / DAY_MS)
         assert (tables.checked_in(seqs[0]), tables.checked_in(seqs[1])) == (None, (second, 0))
         assert (tables.has_pack(first), tables.has_pack(second)) == (False, True)
         node.settle(seqs[1], OutcomeKind.DELIVERED)
         await node.pass_time(1)
         assert not tables.has_pack(second)
         assert list(tables.database.keys("checkins", b"", b"\xff")) == []
-        assert (node.sweeper.counts["checkins"], node.sweeper.counts["packs"]) == (2, 2)
+        assert node.sweeper.counts["checkins"] == 2
+        assert node.kept == {first, second}
+
+    run(tmp_path, body, retention_days=None)
+
+
+def test_a_pass_goes_on_over_many_packs_past_those_it_keeps(tmp_path: Path) -> None:
+    async def body(node: Node) -> None:
+        seqs = await node.hooks(*range(PAGE * 3))
+        packs = [await node.check_in(seq, bits=seq) for seq in seqs]
+        for seq in seqs[1::2]:
+            node.settle(seq, OutcomeKind.DELIVERED)
+        await node.pass_time(DAYS + 1)
+        assert node.kept == set(packs[::2])
+        assert (node.stats.kept, node.stats.deleted) == (len(packs) // 2, len(packs) // 2)
+        assert not any(node.log.tables.has_pack(pack) for pack in packs[1::2])
+
+    run(tmp_path, body)
+
+
+def test_a_pack_that_could_not_be_deleted_is_known_still(tmp_path: Path) -> None:
+    class Stubborn(ScriptedBlobs):
+        refuse = ""
+
+        async def delete(self, tenant_id: str, pack: str) -> None:
+            if pack == self.refuse:
+                raise BlobError("access denied")
+            await super().delete(tenant_id, pack)
+
+    async def body(node: Node) -> None:
+        node.blobs = stubborn = Stubborn()
+        node.log.close()
+        node.open()
+        seqs = await node.hooks(1, 2)
+        first, second = [await node.check_in(seq, bits=seq) for seq in seqs]
+        for seq in seqs:
+            node.settle(seq, OutcomeKind.DELIVERED)
+        stubborn.refuse = second
+        with pytest.raises(BlobError):
+            await node.pass_time(DAYS + 1)
+        tables = node.log.tables
+        assert (tables.has_pack(first), tables.has_pack(second)) == (False, True)
+        stubborn.refuse = ""
+        await node.pass_time(0)
+        assert node.kept == set()
+        assert not tables.has_pack(second)
+
+    run(tmp_path, body)
+
+
+def test_a_store_that_others_share_keeps_what_no_record_names(tmp_path: Path) -> None:
+    async def body(node: Node) -> None:
+        shared = ObjectBlobs(MemoryStore())
+        (seq,) = await node.hooks(1)
+        pack = await node.check_in(seq)
+        others = pack_id(node.at, 99)
+        for name in (pack, others):
+            await shared.put("acme", name, [b"x"])
+        node.settle(seq, OutcomeKind.DELIVERED)
+        node.at += (DAYS + 1) * DAY_MS
+        await Retention(shared, LocalPackHost(node.log), DAYS, node.stats).sweep()
+        assert await shared.read("acme", pack, 0, 1) is None
+        assert await shared.read("acme", others, 0, 1) == b"x"
 
     run(tmp_path, body)
 
