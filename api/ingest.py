@@ -43,7 +43,7 @@ def build_ingest_app(
         sources=sources,
         batcher=batcher,
         clock=clock,
-        others=_others(http, log),
+        others=_others(http, log, guarded=guard is not None),
         body_timeout_ms=body_timeout_ms,
         guard=guard,
     )
@@ -66,7 +66,7 @@ class SharedProbe:
         return await self._probe()
 
 
-def _others(http: Http, log: EdgeLog) -> FastAPI:
+def _others(http: Http, log: EdgeLog, *, guarded: bool) -> FastAPI:
     app = FastAPI(title="Ankusa ingest", version=version("ankusa-server"), docs_url=None, redoc_url=None)
     probe = SharedProbe(log.probe)
 
@@ -94,7 +94,7 @@ def _others(http: Http, log: EdgeLog) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         document = routes_only()
-        document["paths"].update(catch_url_paths(http))
+        document["paths"].update(catch_url_paths(http, guarded=guarded))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -116,8 +116,10 @@ def _json(description: str, *keys: str, retry: bool = False) -> dict[str, Any]:
     return found
 
 
-def catch_url_paths(http: Http) -> dict[str, Any]:
-    """The OpenAPI path item of the catch URL, for the routing and limits that `http` sets."""
+def catch_url_paths(http: Http, *, guarded: bool) -> dict[str, Any]:
+    """The OpenAPI path item of the catch URL, for the routing and limits that `http` sets. `guarded`: the route guard
+    is on, and has an answer of its own."""
+    denied = {"403": _json("`ip_denied`, by the route guard; nothing stored", "error")} if guarded else {}
     names = {"tenant": _NAME, "source": _NAME} if http.routing == "tenant_path" else {"source": _SOURCE_ID}
     path = "/".join([http.prefix, *(f"{{{name}}}" for name in names)])
     parameters = [{"name": name, "in": "path", "required": True, "schema": names[name]} for name in names]
@@ -137,6 +139,7 @@ def catch_url_paths(http: Http) -> dict[str, Any]:
                     "202": _json("Not verified, held durably in the pen", "status", "reason"),
                     "400": _json("`body_read_failed` or `invalid_headers`; nothing stored", "error"),
                     "401": _json("`verification_failed`; nothing stored", "error", "reason"),
+                    **denied,
                     "404": _json("`unknown_source` or `not_found`", "error"),
                     "405": _json("Only POST", "error"),
                     "413": _json(f"Over {http.max_body_bytes} bytes; nothing stored", "error", "limit"),
