@@ -7,7 +7,9 @@ import hashlib
 import http.client
 import json
 import logging
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,22 @@ import pytest
 from ankusa.claim_check import reader
 from ankusa.claim_check.blobs import BlobError
 from ankusa.claim_check.local_blobs import LocalBlobs
+from ankusa.sinks import registry
+from ankusa.sinks.contract import Delivery, Failed, Ok
+from ankusa.sinks.registry import SinkType
 from api.claims import CACHE_CONTROL, requested
+from schemas.append import AnswerStatus, Submission
+from schemas.config import ClaimCheck, Config, RetryOverride, Sink, Source, Verify
+from schemas.config import Node as NodeConfig
+from schemas.message import encode as encode_message
+from schemas.records import Envelope, encode
+from streams.local import engine_process
+from streams.local.engine import Engine
 from tests.contract.blobs import ScriptedBlobs
 from tests.integration.test_client_sdk import python  # noqa: F401 - the environment that holds the published client
 from tests.support.gateway import Gateway, gateway, path_of
 from tests.support.node import ask
+from tests.support.node_process import free_ports, poll, serving
 
 BODY = bytes(range(256)) * 12_000
 UNKNOWN = "/v1/claims/acme/01ARYZ6S410000000000000000"
@@ -313,3 +326,118 @@ def test_the_published_client_tries_again_when_the_store_fails(
     _, *found = redeem(python, fragile.port, [[reference, sha256]] * 3)
     unavailable = ["ClaimCheckUnavailableError", True]
     assert found == [unavailable, unavailable, [len(BODY), sha256]]
+
+
+# -- a whole node -------------------------------------------------------------------
+
+# Decodes each of the messages in the file at argv[2], redeems it, and prints its key and its body's digest.
+CONSUMER = """
+import hashlib, json, pathlib, sys
+from ankusa import ClaimCheckClient, decode_message, idempotency_key
+
+found = []
+with ClaimCheckClient(sys.argv[1]) as client:
+    for line in pathlib.Path(sys.argv[2]).read_text().splitlines():
+        message = decode_message(line)
+        body = client.redeem(message.claim, message.sha256)
+        found.append([message.claim, idempotency_key(message), message.size, hashlib.sha256(body).hexdigest()])
+print(json.dumps(found))
+"""
+
+
+class Queue:
+    """A sink that publishes messages to a list, after `failures` refusals."""
+
+    batching = False
+    inline_max_bytes: int | None = 65_536
+
+    def __init__(self, type: str, failures: int = 0) -> None:
+        self.type = type
+        self.failures = failures
+        self.messages: list[bytes] = []
+
+    async def deliver(self, delivery: Delivery) -> Ok | Failed:
+        if self.failures:
+            self.failures -= 1
+            return Failed("transient", "busy")
+        self.messages.append(encode_message(delivery, delivery.claim))
+        return Ok()
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+def test_three_megabytes_on_two_queues_through_a_whole_node(
+    python: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = {"sqs": Queue("sqs"), "kafka": Queue("kafka", failures=2)}
+    for name, queue in queues.items():
+        made = SinkType(lambda *_: None, lambda *_, queue=queue: queue)  # type: ignore[misc]
+        monkeypatch.setitem(registry._TYPES, name, made)
+    sinks = tuple(Sink(type=name, retry=RetryOverride(base_ms=1)) for name in queues)
+    config = Config(
+        node=NodeConfig(data_dir=str(tmp_path), edges=0, roles=("dispatch", "claim_check")),
+        claim_check=ClaimCheck(port=0),
+        sources={"orders": Source(name="orders", verify=Verify(type="none"), sinks=sinks)},
+    )
+    messages = tmp_path / "messages"
+
+    async def node() -> list[Any]:
+        engine = Engine(config)
+        await engine.start(None)
+        listener = await engine_process._gateway(engine, config)
+        assert listener is not None
+        try:
+            at = engine.log.now()
+            entry = Envelope("hook-1", "orders", "default", at, tuple(queues), (), "image/png", "default:orders:evt-1")
+            (answer,) = await engine.intake.append([(Submission(entry, BODY), encode(entry))], at + 60_000)
+            assert answer.status is AnswerStatus.ACCEPTED
+            while not all(queue.messages for queue in queues.values()):
+                await asyncio.sleep(0.01)
+            messages.write_bytes(b"\n".join(queue.messages[0] for queue in queues.values()))
+            command = [str(python), "-I", "-c", CONSUMER, f"http://127.0.0.1:{listener.port}", str(messages)]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            found: list[Any] = json.loads(done.stdout)
+            return found
+        finally:
+            await listener.close()
+            await engine.stop()
+
+    first, second = asyncio.run(asyncio.wait_for(node(), 120))
+    assert first == second
+    assert first[1:] == ["default:orders:evt-1", len(BODY), hashlib.sha256(BODY).hexdigest()]
+    (pack,) = (tmp_path / "claims" / "default").iterdir()
+    assert pack.stat().st_size < len(BODY) + 100
+
+
+@pytest.mark.parametrize("edges", [0, 1])
+def test_serve_listens_in_its_role_and_names_a_port_that_is_taken(tmp_path: Path, edges: int) -> None:
+    (port,) = free_ports(1)
+    config = {
+        "node": {"edges": edges, "roles": ["edge", "dispatch", "storage", "claim_check"]},
+        "claim_check": {"port": port},
+        "sources": {"first": {"verify": {"type": "none"}, "sinks": [{"type": "log"}]}},
+    }
+    with serving(tmp_path, config) as node:
+        poll("the gateway", lambda: ask(port, "GET", "/health").status == 200)
+        assert ask(port, "GET", UNKNOWN).status == 404
+        assert "claim_check_unserved" not in node.log()
+        assert node.end() == 0
+    taken = socket.create_server(("127.0.0.1", port))
+    with taken:
+        command = [sys.executable, "-m", "ankusa.cli", "serve", "--config", "ankusa.yaml"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert f"claim_check.port: cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_without_the_role_nothing_listens(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    source = {"verify": {"type": "none"}, "sinks": [{"type": "log"}]}
+    with serving(tmp_path, {"claim_check": {"port": port}, "sources": {"first": source}}) as node:
+        with pytest.raises(OSError, match="refused"):
+            ask(port, "GET", "/health")
+        assert node.end() == 0
