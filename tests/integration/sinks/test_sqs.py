@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.connections import Destinations
@@ -376,7 +377,8 @@ def _acceptance(server: SqsServer, count: int) -> None:
 
     async def main() -> list[SinkResult]:
         async with sinking(server, timeout_ms=600_000) as sink:  # the emulator is slow, and a timeout is not the matter
-            tasks = [asyncio.create_task(sink.deliver(d)) for d in numbered(count, body=b"{}")]
+            of_tenants = (replace(d, tenant_id=f"t{n % 4}") for n, d in enumerate(numbered(count, body=b"{}")))
+            tasks = [asyncio.create_task(sink.deliver(d)) for d in of_tenants]
             return await asyncio.gather(*tasks)
 
     results = asyncio.run(main())
