@@ -1,6 +1,8 @@
 """The nats sink against a real NATS server with JetStream: each row of its outcomes, and the life of its connection."""
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -269,6 +271,52 @@ def test_a_wrong_login_is_transient_and_is_not_told(guarded: Server, auth: Any) 
             assert "guessed-word" not in reason and SEED[:20] not in reason
 
     asyncio.run(main())
+
+
+def test_a_jwt_and_its_seed_log_in_to_an_account_of_an_operator(tmp_path: Path) -> None:
+    def pair(prefix: int, number: int) -> Any:
+        seed = nkeys.encode_seed(bytes([number]) * 32, prefix)
+        return nkeys.from_seed(bytearray(seed))
+
+    def signed(issuer: Any, subject: Any, stated: dict[str, Any]) -> str:
+        claims = {
+            "jti": "1",
+            "iat": 1_700_000_000,
+            "iss": issuer.public_key.decode(),
+            "sub": subject.public_key.decode(),
+        }
+        parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**claims, "name": "n", "nats": {"version": 2, **stated}}]
+        text = ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+        return f"{text}.{base64.urlsafe_b64encode(issuer.sign(text.encode())).decode().rstrip('=')}"
+
+    operator = pair(nkeys.PREFIX_BYTE_OPERATOR, 1)
+    account, system = (pair(nkeys.PREFIX_BYTE_ACCOUNT, number) for number in (2, 3))
+    user = nkeys.from_seed(bytearray(SEED, "ascii"))
+    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1) | {"wildcards": True}
+    storing = {**limits, "mem_storage": -1, "disk_storage": -1}
+    accounts = {account: storing, system: limits}
+    preload = ", ".join(
+        f"{each.public_key.decode()}: {signed(operator, each, {'type': 'account', 'limits': own})}"
+        for each, own in accounts.items()
+    )
+    settings = (
+        f"operator: {signed(operator, operator, {'type': 'operator'})}\nresolver: MEMORY\n"
+        f"resolver_preload: {{{preload}}}\nsystem_account: {system.public_key.decode()}"
+    )
+    jwt = signed(account, user, {"type": "user", "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {}})
+    server = required(lambda: brokers.nats(tmp_path, settings))
+
+    async def main() -> None:
+        async with sinking(server.port, auth={"nkey_seed": SEED, "jwt": jwt}) as sink:
+            assert "no_stream" in failed(await sink.deliver(delivery()), "transient")  # it is in, and there is none
+        async with sinking(server.port, auth={"nkey_seed": SEED, "jwt": f"{jwt[:-3]}AAA"}) as sink:
+            reason = failed(await sink.deliver(delivery()), "transient")
+            assert "Authorization Violation" in reason and jwt[:40] not in reason
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.stop()
 
 
 def test_a_subject_that_is_not_allowed_is_a_timeout_and_the_log_says_why(
