@@ -1,9 +1,10 @@
-"""HTTP/1.1 on the ingest listener: uvicorn's httptools protocol with what a public port needs beside it.
+"""HTTP/1.1 on every listener: uvicorn's httptools protocol with what a port that strangers reach needs beside it.
 
-Owns four things uvicorn leaves out: a bound on the size and time of a request's head, JSON for what cannot be parsed,
-an answer to a client that has closed its sending side, and the body of a request that offers an upgrade. The last one
-matters: the parser treats everything behind an upgradable head as another protocol, so a client that offers `h2c`
-with each request, as Java's does by default, would have its hooks taken with an empty body.
+Owns four things uvicorn leaves out: a bound on the size and time of a request's head, and on the size of what follows
+its body (trailers are kept in memory as headers are), JSON for what cannot be parsed, an answer to a client that has
+closed its sending side, and the body of a request that offers an upgrade. The last one matters: the parser treats
+everything behind an upgradable head as another protocol, so a client that offers `h2c` with each request, as Java's
+does by default, would have its hooks taken with an empty body.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD_BYTES = 96 << 10
-"""Request line and headers. Above the 64 KiB that ingest takes, so that this refuses only what goes on and on."""
+"""Request line and headers, and whatever else comes in without being body: trailers, a chunk's extensions. Above the
+64 KiB that ingest takes, so that this refuses only what goes on and on."""
 
 HEAD_TIMEOUT_S = 30.0
 """From the first byte of a head, or from the connection, to the head's end: what a body may stall for."""
@@ -24,12 +26,13 @@ _UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """One connection of the ingest listener."""
+    """One connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_since: float | None = None
         self._head_bytes = 0
+        self._body_came = False
         self._upgrading = False
         self.url = b""
 
@@ -39,15 +42,18 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        self._body_came = False
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self._refuse()
             return
-        if self._head_since is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse()
+        if self._body_came and self._head_since is None:
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse()
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -83,6 +89,10 @@ class EdgeProtocol(HttpToolsProtocol):
         self._head_since = None
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._body_came = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         if not self._upgrading:
             super().on_message_complete()
@@ -108,6 +118,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self.send_400_response("invalid_headers" if in_headers else "invalid_request")
         elif not cycle.more_body:
             cycle.keep_alive = False  # behind a whole request: that one is answered, then it ends
+            self.flow.pause_reading()
         elif cycle.response_started or self.pipeline:
             self.transport.close()
         else:

@@ -1,6 +1,6 @@
 """The ingest listener: the edge's app on a socket of ours, served with the edge's own HTTP protocol.
 
-Owns the server's settings and the sweep of stalled connections; sockets and closing are `api/serving.py`'s.
+Owns the server's settings; sockets, stalled connections and closing are `api/serving.py`'s.
 """
 
 from __future__ import annotations
@@ -14,21 +14,6 @@ import uvicorn
 
 from api.edge_protocol import EdgeProtocol
 from api.serving import BACKLOG, DRAIN_S, KEEP_ALIVE_S, Listener, _Server
-
-_SWEEP_TICKS = 50
-"""uvicorn ticks ten times a second: stalled heads are looked for every five."""
-
-
-class EdgeServer(_Server):
-    """uvicorn without its signal handlers, and with a bound on how long a request's head may take."""
-
-    async def on_tick(self, counter: int) -> bool:
-        if counter % _SWEEP_TICKS == 0:
-            at_s = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, EdgeProtocol):
-                    connection.close_if_stalled(at_s)
-        return await super().on_tick(counter)
 
 
 async def serve_edge(app: Callable[..., Any], bound: socket.socket) -> Listener:
@@ -47,7 +32,7 @@ async def serve_edge(app: Callable[..., Any], bound: socket.socket) -> Listener:
         timeout_graceful_shutdown=DRAIN_S,
         backlog=BACKLOG,
     )
-    server = EdgeServer(config)
+    server = _Server(config)
     # The task is kept by the listener; a server nobody refers to stops listening.
     task = asyncio.create_task(server.serve(sockets=[bound]))
     while not server.started:

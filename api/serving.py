@@ -1,6 +1,6 @@
 """One HTTP listener: an ASGI app on a socket of ours, served by uvicorn inside the caller's event loop.
 
-Owns the socket and the server task; signals stay the process's own business.
+Owns the socket, the server task and the sweep of stalled connections; signals stay the process's own business.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.edge_protocol import EdgeProtocol
 
 KEEP_ALIVE_S = 75
 """Idle connections are kept this long: providers reuse theirs for a minute, and uvicorn's default of 5 s closes them
@@ -20,13 +23,24 @@ under their feet."""
 BACKLOG = 2048
 DRAIN_S = 10
 
+_SWEEP_TICKS = 50
+"""uvicorn ticks ten times a second: stalled heads are looked for every five."""
+
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers."""
+    """uvicorn without its signal handlers, and with a bound on how long a request's head may take."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP_TICKS == 0:
+            at_s = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, EdgeProtocol):
+                    connection.close_if_stalled(at_s)
+        return await super().on_tick(counter)
 
 
 class Listener:
@@ -62,11 +76,16 @@ def bind(ip: str, port: int, *, shared: bool = False) -> socket.socket:
     return bound
 
 
-async def serve(app: Callable[..., Any], bound: socket.socket) -> Listener:
-    """Serve `app` on `bound` until closed; it accepts once this returns. Raises RuntimeError when it cannot start."""
+async def serve(
+    app: Callable[..., Any], bound: socket.socket, http: type[HttpToolsProtocol] = EdgeProtocol
+) -> Listener:
+    """Serve `app` on `bound` until closed; it accepts once this returns. Raises RuntimeError when it cannot start.
+
+    `http` speaks the protocol. uvicorn's own bounds no request's head, which is read before any token is.
+    """
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=http,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.serving import bind, serve
 
@@ -19,7 +20,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 async def main(port: int) -> None:
-    listener = await serve(app, bind("127.0.0.1", port))
+    listener = await serve(app, bind("127.0.0.1", port), HttpToolsProtocol)
     print(listener.port, flush=True)
     await asyncio.Event().wait()
 

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from api import edge_protocol, edge_serving
+from api import edge_protocol, serving
 from api.ingest import SharedProbe
 from schemas import config
 from schemas.append import Answer, AnswerStatus
@@ -456,7 +456,7 @@ def test_garbage_behind_a_whole_request_does_not_cost_its_answer() -> None:
 
 def test_a_head_that_does_not_end_is_hung_up_on_and_an_idle_connection_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edge_protocol, "HEAD_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(edge_serving, "_SWEEP_TICKS", 1)
+    monkeypatch.setattr(serving, "_SWEEP_TICKS", 1)
 
     async def body() -> None:
         log = MemoryLog()
@@ -470,6 +470,40 @@ def test_a_head_that_does_not_end_is_hung_up_on_and_an_idle_connection_is_not(mo
                 assert await slow.closed()
                 assert await later.closed()
             assert (await idle.post("/webhooks/open", b"3")).status == 201
+
+    run(body)
+
+
+@pytest.mark.parametrize("line", [b"x: " + b"y" * 1000 + b"\r\n", b"y" * 1000], ids=["many", "one that goes on"])
+def test_trailers_without_end_are_refused_before_they_fill_the_memory(line: bytes) -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        async with serve(log) as edge, connect(edge.port) as client:
+            head = b"POST /webhooks/open HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+            client.writer.write(head + b"2\r\nab\r\n0\r\nz: ")
+            for _ in range(200):
+                client.writer.write(line)
+            answer = await client.answer()
+            assert (answer.status, answer.json) == (400, {"error": "body_read_failed"})
+            assert await client.closed()
+            assert log.batches == []
+
+    run(body)
+
+
+def test_a_second_head_without_end_is_not_read_while_the_first_request_waits() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        log.gate.clear()
+        async with serve(log) as edge, connect(edge.port) as client:
+            client.writer.write(request("POST", "/webhooks/open", body=b"1") + b"GET / HTTP/1.1\r\n")
+            await until(lambda: len(log.batches) == 1)
+            for _ in range(64):
+                client.writer.write((b"x: " + b"y" * 65_000 + b"\r\n") * 16)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await client.writer.drain()
+            log.gate.set()
 
     run(body)
 
