@@ -33,8 +33,9 @@ from streams.local.engine import Engine
 from tests.contract.blobs import ScriptedBlobs
 from tests.integration.test_client_sdk import python  # noqa: F401 - the environment that holds the published client
 from tests.support.gateway import Gateway, gateway, path_of
-from tests.support.node import ask
+from tests.support.node import Node, ask
 from tests.support.node_process import free_ports, poll, serving
+from tests.support.sqs_server import REGION, SqsServer
 
 BODY = bytes(range(256)) * 12_000
 UNKNOWN = "/v1/claims/acme/01ARYZ6S410000000000000000"
@@ -411,6 +412,46 @@ def test_three_megabytes_on_two_queues_through_a_whole_node(
     assert first[1:] == ["default:orders:evt-1", len(BODY), hashlib.sha256(BODY).hexdigest()]
     (pack,) = (tmp_path / "claims" / "default").iterdir()
     assert pack.stat().st_size < len(BODY) + 100
+
+
+def test_two_sqs_queues_a_failing_retry_and_a_kill_share_one_stored_body(python: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Real processes: one queue takes the message, the other refuses it until the node has been killed and is back."""
+    (port,) = free_ports(1)
+    with SqsServer() as sqs:
+        sqs.make_queue("first")
+        sqs.make_queue("second.fifo", FifoQueue="true")
+        sqs.refuse = lambda entry: (
+            {"Code": "InternalError", "Message": "not now"} if "MessageGroupId" in entry else None
+        )
+        keys = {"region": REGION, "access_key_id": "AKIDEXAMPLE", "secret_access_key": "guessed-word"}
+        queues = ("first", "second.fifo")
+        sinks = [{"type": "sqs", "queue_url": sqs.queue_url(name), **keys, "retry": {"max_ms": 200}} for name in queues]
+        source = {"verify": {"type": "none"}, "sinks": sinks}
+        config = {
+            "node": {"roles": ["edge", "dispatch", "storage", "claim_check"], "data_dir": str(tmp_path / "data")},
+            "claim_check": {"port": port},
+            "dispatch": {"breaker_failures": 0},
+            "sources": {"orders": source},
+        }
+        with Node(tmp_path, config) as node:
+            answer = node.post("orders", BODY)
+            assert answer.status == 201
+            poll("the first message and two refusals", lambda: sqs.messages("first") and len(sqs.batches) > 3)
+            node.kill()
+            node.start()
+            sqs.refuse = lambda _: None
+            poll("the second message", lambda: sqs.messages("second.fifo"))
+            messages = [message for name in queues for message in sqs.messages(name)]
+            (tmp_path / "messages").write_text("\n".join(message.body for message in messages))
+            command = [str(python), "-I", "-c", CONSUMER, f"http://127.0.0.1:{port}", str(tmp_path / "messages")]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert node.stop() == 0
+    found = json.loads(done.stdout)
+    ((_, key, size, sha256),) = {tuple(one) for one in found}
+    assert len(found) >= 2
+    assert (key, size, sha256) == (answer.json["id"], len(BODY), hashlib.sha256(BODY).hexdigest())
+    assert len(list((tmp_path / "data" / "claims" / "default").iterdir())) == 1
 
 
 @pytest.mark.parametrize("edges", [0, 1])
