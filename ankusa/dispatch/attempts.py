@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -60,7 +61,7 @@ class Attempts:
         slots: Slots[Claim],
         stats: DispatchStats,
         buffer: OutcomeBuffer,
-        check_ins: CheckIns[Claim] | None,
+        check_ins: CheckIns | None,
     ) -> None:
         self._host = host
         self._sources = sources
@@ -89,6 +90,8 @@ class Attempts:
     def _failed(self, claim: Claim) -> None:
         """A fault of ours, or a sink that is not one: the row comes back a second later, and stops nobody else."""
         log.exception("event=claim_failed seq=%d sink=%d", claim.seq, claim.sink)
+        if claim.probe:
+            self._breakers.probe_lost(claim.key)
         if not claim.settled:
             self._release(claim)
             self._defer(claim, self._clock())
@@ -125,7 +128,7 @@ class Attempts:
         if over_bytes is None or row.size_bytes <= over_bytes:
             return False
         claim.held = True
-        return self._check_ins.hold(claim.seq, row.tenant_id, row.size_bytes, over_bytes, claim)
+        return self._check_ins.hold(claim.seq, row.tenant_id, row.size_bytes, over_bytes, partial(self.again, claim))
 
     def start(self) -> None:
         while not self.stopped and (claim := self._slots.next()) is not None:

@@ -86,13 +86,13 @@ class HttpSink:
         if self._options.keys:
             headers += signature_headers(self._options.keys, delivery.id, delivery.at, delivery.body)
         deadline = time.monotonic() + self._options.timeout_ms / 1000
-        client = endpoint.ready()
+        client, within = endpoint.ready(), self._timeout
         if client is None:
             found = await self._client(endpoint)
             if isinstance(found, Failed):
                 return found
-            client = found
-        return await self._try(endpoint, client, delivery, headers, deadline)
+            client, within = found, timedelta(seconds=max(0.001, deadline - time.monotonic()))
+        return await self._try(endpoint, client, delivery, headers, within, deadline)
 
     async def close(self) -> None:
         """Give the endpoint back. Idempotent."""
@@ -113,10 +113,16 @@ class HttpSink:
         return found
 
     async def _try(
-        self, endpoint: Endpoint, client: Client, delivery: Delivery, headers: list[tuple[str, str]], deadline: float
+        self,
+        endpoint: Endpoint,
+        client: Client,
+        delivery: Delivery,
+        headers: list[tuple[str, str]],
+        within: timedelta,
+        deadline: float,
     ) -> SinkResult:
-        """Send to one address after the other, as long as nothing was sent and time is left."""
-        tries, within = 0, self._timeout
+        """Send to one address after the other, as long as nothing was sent and time is left: `within` for the first."""
+        tries = 0
         while True:
             try:
                 return await self._send(client, delivery, headers, within)

@@ -170,3 +170,37 @@ def test_switched_off_while_open_it_parks_no_more(start: Start) -> None:
     host.commit([Hook("now")])
     host.settle()
     assert "now" in sink.ids
+
+
+class _Stumbles(ScriptedSink):
+    """A sink that breaks as its attempt begins, while `broken`: it is asked once when the row is queued, once then."""
+
+    broken = False
+    asked = 0
+
+    @property
+    def inline_max_bytes(self) -> int | None:
+        self.asked += self.broken
+        if self.broken and self.asked % 2 == 0:
+            raise AttributeError("inline_max_bytes")
+        return None
+
+    @inline_max_bytes.setter
+    def inline_max_bytes(self, value: int | None) -> None:
+        """The script's own is not wanted."""
+
+
+def test_a_probe_that_could_not_begin_leaves_the_next_one_its_turn(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = _Stumbles(*[TRANSIENT] * 5, OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    host.commit([Hook("a")])
+    host.advance(20_000)
+    assert len(sink.got) == 5
+    sink.broken = True
+    host.advance(30_000)
+    assert sink.asked > 0
+    assert len(sink.got) == 5
+    sink.broken = False
+    host.advance(10_000)
+    assert host.counts() == (0, 0, 0)

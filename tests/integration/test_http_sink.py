@@ -502,6 +502,23 @@ def test_a_resolver_that_hangs_is_a_timeout() -> None:
     assert result.error_class == "timeout"
 
 
+def test_the_time_a_resolver_takes_counts_against_the_timeout(server: SinkServer) -> None:
+    server.behave(mode="hang")
+
+    async def slow(host: str, port: int) -> list[str]:
+        await asyncio.sleep(0.8)
+        return ["127.0.0.1"]
+
+    async def timed(sink: HttpSink) -> tuple[SinkResult, float]:
+        began = time.monotonic()
+        return await sink.deliver(delivery()), time.monotonic() - began
+
+    options = {"url": f"http://slow.test:{server.port}/", "timeout_ms": 1000}
+    result, took_s = with_sink(options, timed, Egress(["127.0.0.1"], slow))
+    assert failed(result).error_class == "timeout"
+    assert took_s < 1.6  # it would be 1.8 and more if resolving had a second of its own
+
+
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
 def test_a_proxy_setting_does_not_lead_past_the_guard(
     server: SinkServer, name: str, monkeypatch: pytest.MonkeyPatch
