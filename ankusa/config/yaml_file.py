@@ -26,7 +26,7 @@ _TAG = "tag:yaml.org,2002:"
 _TEXT, _MERGE = f"{_TAG}str", f"{_TAG}merge"
 _SCALARS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null"))
 # What a parser's message quotes from the file, as opposed to a character or a token such as '<stream end>'.
-_QUOTED = re.compile(r"'(?!<)[^']{3,}'|\"(?!<)[^\"]{3,}\"")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 class _Loader(yaml.SafeLoader):
@@ -87,7 +87,13 @@ def _explain(error: yaml.YAMLError) -> str:
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     text = ", ".join(part for part in (error.context, error.problem) if part)
     hint = "; indent with spaces" if "'\\t'" in text else ""
-    return f"is not YAML: {place}{_QUOTED.sub('(not shown)', text)}{hint}"
+    return f"is not YAML: {place}{_QUOTED.sub(_shown, text)}{hint}"
+
+
+def _shown(quoted: re.Match[str]) -> str:
+    """A character or two, or a name of the parser's such as `<stream end>`, is no secret."""
+    text = quoted[0]
+    return text if len(text) < 5 or text[1] == "<" else "(not shown)"
 
 
 class _Extent(NamedTuple):
