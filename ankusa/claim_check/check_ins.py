@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -33,8 +33,6 @@ claim. Attempts go on checking in their own bodies, and the first that succeeds 
 
 CANCEL_MS = 1000
 """How long a stop waits for check-ins that it cancelled."""
-
-Item = TypeVar("Item")
 
 
 class CheckInError(Exception):
@@ -62,9 +60,8 @@ class _Hold(Struct):
     over_bytes: int
 
 
-class CheckIns(Generic[Item]):
-    """The check-ins of one dispatcher, whose claims are the items. `clock` gives log time in unix ms, `draw` 64 random
-    bits that nobody can guess."""
+class CheckIns:
+    """The check-ins of one dispatcher. `clock` gives log time in unix ms, `draw` 64 bits that nobody can guess."""
 
     def __init__(
         self,
@@ -79,43 +76,49 @@ class CheckIns(Generic[Item]):
         self._pack_max_bytes = pack_max_bytes
         self._clock = clock
         self._draw = draw
+        self._loop = asyncio.get_running_loop()
         self.stats = ClaimCheckStats()
-        self._items: dict[int, list[Item]] = {}
+        # Who waits for a hook's pack, by seq; what the packs that are about to begin are of, by tenant.
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
         self._held: dict[str, list[_Hold]] = {}
         self._own: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._rests_until = 0
+        self._closed = False
 
     # -- the packs of a scan --------------------------------------------------------
 
-    def hold(self, seq: int, tenant_id: str, size_bytes: int, over_bytes: int, item: Item) -> bool:
-        """Whether `item` has to wait for its hook's pack. If so it is kept, and `start` will hand it back.
+    def hold(self, seq: int, tenant_id: str, size_bytes: int, over_bytes: int, release: Callable[[], None]) -> bool:
+        """Whether a row has to wait for its hook's pack. If so, `release` is called when that has ended, either way.
 
-        `size_bytes` is of the stored hook; its body is checked in when it is larger than `over_bytes`.
+        `size_bytes` is of the stored hook; its body is checked in when it is larger than `over_bytes`. All that is held
+        before the loop goes on, as the rows of one scan are, goes into the same packs.
         """
-        waiting = self._items.get(seq)
+        waiting = self._waiting.get(seq)
         if waiting is not None:
-            waiting.append(item)
+            waiting.append(release)
             return True
-        if self._clock() < self._rests_until or seq in self._own:
+        if self._clock() < self._rests_until or seq in self._own or self._closed:
             return False
         try:
             if self._host.checked_in(seq) is not None:
                 return False
         except StoreError:
             return False  # its attempt will meet the same, and has a row to tell it to
-        self._items[seq] = [item]
+        self._waiting[seq] = [release]
+        if not self._held:
+            self._loop.call_soon(self._start)
         self._held.setdefault(tenant_id, []).append(_Hold(seq, size_bytes, over_bytes))
         return True
 
-    def start(self, release: Callable[[Item], None]) -> None:
-        """Store what was held since the last call; each item goes to `release` when its pack has ended, either way."""
+    def _start(self) -> None:
         held, self._held = self._held, {}
         for tenant_id, holds in held.items():
             for group in _groups(holds, self._pack_max_bytes):
-                self._keep(asyncio.get_running_loop().create_task(self._pack(tenant_id, group, release)))
+                if not self._closed:
+                    self._keep(self._loop.create_task(self._pack(tenant_id, group)))
 
-    async def _pack(self, tenant_id: str, holds: list[_Hold], release: Callable[[Item], None]) -> None:
+    async def _pack(self, tenant_id: str, holds: list[_Hold]) -> None:
         try:
             bodies = await self._bodies(holds)
             if bodies:
@@ -127,8 +130,8 @@ class CheckIns(Generic[Item]):
         except Exception:
             log.exception("event=pack_failed tenant=%s", tenant_id)
         for hold in holds:
-            for item in self._items.pop(hold.seq):
-                release(item)
+            for release in self._waiting.pop(hold.seq):
+                release()
 
     async def _bodies(self, holds: Sequence[_Hold]) -> list[tuple[int, bytes]]:
         """The bodies to store. One that cannot be read is left to its attempts; the loop goes on between any two."""
@@ -154,7 +157,7 @@ class CheckIns(Generic[Item]):
         if found is None:
             running = self._own.get(seq)
             if running is None:
-                running = asyncio.get_running_loop().create_task(self._store(tenant_id, [(seq, body)]))
+                running = self._loop.create_task(self._store(tenant_id, [(seq, body)]))
                 self._own[seq] = running
                 running.add_done_callback(lambda _: self._own.pop(seq, None))
                 self._keep(running)
@@ -174,7 +177,7 @@ class CheckIns(Generic[Item]):
 
     async def _store(self, tenant_id: str, bodies: Sequence[tuple[int, bytes]]) -> None:
         """Store bodies `(seq, body)` as one pack within `STORE_MS`, whatever the store does. Raises CheckInError."""
-        task = asyncio.get_running_loop().create_task(self._put(tenant_id, bodies))
+        task = self._loop.create_task(self._put(tenant_id, bodies))
         task.add_done_callback(_look)
         try:
             done, _ = await asyncio.wait({task}, timeout=STORE_MS / 1000)
@@ -208,7 +211,9 @@ class CheckIns(Generic[Item]):
         task.add_done_callback(_look)
 
     async def close(self) -> None:
-        """End every check-in under way; nobody is handed back. Rows that waited are due at the next start."""
+        """End every check-in under way, and begin no more; nobody is released. Rows that waited are due at the next
+        start."""
+        self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -46,7 +46,7 @@ class Dispatcher:
         settings: Dispatch,
         clock: Callable[[], int],
         draw: Callable[[], float],
-        check_ins: CheckIns[Claim] | None = None,
+        check_ins: CheckIns | None = None,
     ) -> None:
         self._host = host
         self._clock = clock
@@ -115,8 +115,6 @@ class Dispatcher:
         at = self._clock()
         for claim in self.claims.scan(at):
             self.attempts.queue(claim, at)
-        if self.check_ins is not None:
-            self.check_ins.start(self.attempts.again)
         return self.claims.more(at)
 
     def _arm(self) -> None:

@@ -17,7 +17,6 @@ from ankusa.claim_check.retention import Retention
 from ankusa.claim_check.stores import open_store
 from ankusa.clock import jitter, now_ms, unguessable
 from ankusa.config import reloadable_changes
-from ankusa.dispatch.claims import Claim
 from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
 from ankusa.replay.operator import Operator
@@ -70,9 +69,7 @@ class Engine:
         self.sources = NodeSources(config, self.sink_context)
         dispatch_host = LocalDispatchHost(self.log)
         claim_check = config.claim_check
-        check_ins: CheckIns[Claim] = CheckIns(
-            dispatch_host, self.blobs, claim_check.pack_max_bytes, self.log.now, unguessable
-        )
+        check_ins = CheckIns(dispatch_host, self.blobs, claim_check.pack_max_bytes, self.log.now, unguessable)
         self.retention = Retention(self.blobs, LocalPackHost(self.log), claim_check.retention_days, check_ins.stats)
         self.dispatcher = Dispatcher(dispatch_host, self.sources, config.dispatch, self.log.now, jitter, check_ins)
         self.log.on_rows = self.dispatcher.wake

@@ -60,9 +60,7 @@ class EmbeddedHost:
     async def _start(self) -> None:
         self.log = LocalLog(self._folder / str(self._life), lambda: self.at)
         self.dispatch_host = LocalDispatchHost(self.log)
-        check_ins: CheckIns[Claim] = CheckIns(
-            self.dispatch_host, self.blobs, self._pack_max_bytes, self.log.now, unguessable
-        )
+        check_ins = CheckIns(self.dispatch_host, self.blobs, self._pack_max_bytes, self.log.now, unguessable)
         self.dispatcher = Dispatcher(
             self.dispatch_host, self._sources, self._settings, self.log.now, lambda: 1.0, check_ins
         )

@@ -313,6 +313,17 @@ def test_a_hook_that_cannot_be_read_dies_alone(host: Host) -> None:
     assert len(host.blobs.puts) == 1
 
 
+def test_a_scan_that_ends_in_trouble_starts_the_packs_it_found(host: Host) -> None:
+    sink = queue()
+    host.source("orders", sink)
+    host.sources_answer(False)
+    host.commit([large("a"), Hook("unreadable", sinks=("sqs",), tenant_id="globex")])
+    host.refuse_row_reads(1_000, "unreadable")
+    host.sources_answer(True)
+    host.advance(3_000)
+    assert sink.ids == ["a"]
+
+
 def test_while_the_log_takes_no_writes_no_reference_is_sent(host: Host) -> None:
     sink = queue()
     host.source("orders", sink)

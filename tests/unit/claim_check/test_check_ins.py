@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -32,7 +33,7 @@ class FakeHost:
         self.records.append(record)
 
 
-def make(host: FakeHost, blobs: ScriptedBlobs) -> CheckIns[str]:
+def make(host: FakeHost, blobs: ScriptedBlobs) -> CheckIns:
     return CheckIns(host, blobs, 1 << 20, lambda: AT, lambda: 7)
 
 
@@ -41,8 +42,7 @@ def test_a_stop_ends_packs_and_own_check_ins_and_hands_nothing_back() -> None:
         host, blobs, released = FakeHost(), ScriptedBlobs(), list[str]()
         blobs.script(hang)
         check_ins = make(host, blobs)
-        assert check_ins.hold(1, "acme", 150, 64, "row")
-        check_ins.start(released.append)
+        assert check_ins.hold(1, "acme", 150, 64, partial(released.append, "row"))
         own = asyncio.create_task(check_ins.reference(2, "acme", BODY))
         while len(blobs.puts) < 2:
             await asyncio.sleep(0)
@@ -52,6 +52,20 @@ def test_a_stop_ends_packs_and_own_check_ins_and_hands_nothing_back() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert (released, host.records, blobs.packs) == ([], [], {})
         await check_ins.close()
+        assert not check_ins.hold(3, "acme", 150, 64, partial(released.append, "late"))
+
+    asyncio.run(body())
+
+
+def test_a_stop_before_a_pack_began_begins_none() -> None:
+    async def body() -> None:
+        check_ins = make(FakeHost(), blobs := ScriptedBlobs())
+        released: list[str] = []
+        assert check_ins.hold(1, "acme", 150, 64, partial(released.append, "row"))
+        await check_ins.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (released, blobs.puts) == ([], [])
 
     asyncio.run(body())
 
@@ -62,8 +76,7 @@ def test_it_counts_what_it_stored_and_what_failed() -> None:
         blobs.script(OSError("boom"), None)
         check_ins = make(host, blobs)
         for seq in (1, 2):
-            assert check_ins.hold(seq, "acme", 150, 64, f"row-{seq}")
-        check_ins.start(released.append)
+            assert check_ins.hold(seq, "acme", 150, 64, partial(released.append, f"row-{seq}"))
         while len(released) < 2:
             await asyncio.sleep(0)
         assert (check_ins.stats.packs, check_ins.stats.failed) == (0, 1)
