@@ -5,6 +5,7 @@ Owns how a request becomes those; who may do what is `api/auth.py`'s.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -38,7 +39,28 @@ async def _caller(
     # this header, and only what another site's page asks to change is refused (it cannot read what it is answered).
     if tokens.open and request.method != "GET" and request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
         raise Refusal(403, "forbidden", message="asked for by a page of another site")
+    if tokens.open and _is_rebound(request):
+        raise Refusal(403, "forbidden", message="without admin.tokens, ask for 127.0.0.1, [::1] or localhost")
     return found
+
+
+def _is_rebound(request: Request) -> bool:
+    """Whether a loopback listener is asked for by a name of somebody else's: so does a page whose own name was made to
+    point here (DNS rebinding), and to its browser what is answered is that page's own."""
+    server = request.scope.get("server")
+    if not server or not _is_ip(server[0]) or not ipaddress.ip_address(server[0]).is_loopback:
+        return False
+    host = request.headers.get("host", "").lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].removesuffix(".")
+    return not (name in ("", "localhost") or name.endswith(".localhost") or _is_ip(name))
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 Node = Annotated[Operations, Depends(_operations)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -181,3 +182,17 @@ def test_an_open_node_refuses_what_a_page_of_another_site_asks_to_change(
         assert node.get("/v1/replays") == {"replays": []}
         own = node.ask("POST", "/v1/replays", {"kind": "dlq"}, headers={"Sec-Fetch-Site": "same-origin"})
         assert own.status == 202
+
+
+@pytest.mark.parametrize("name", ["evil.test", "evil.test:4002", "localhost.evil.test", "127.0.0.1.evil.test"])
+def test_without_tokens_a_name_of_somebody_elses_may_nothing(tmp_path: Path, name: str) -> None:
+    """A page whose name was made to point at the loopback (DNS rebinding) is its own origin to the browser."""
+    with Node(tmp_path) as node:
+        reply = node.ask("GET", "/v1/dlq", headers={"Host": name})
+        assert (reply.status, reply.json["error"]) == (403, "forbidden")
+        for own in ("localhost:4002", "LOCALHOST.", "127.0.0.1", "[::1]:4002"):
+            assert node.ask("GET", "/v1/dlq", headers={"Host": own}).status == 200
+
+
+def test_with_tokens_the_name_does_not_matter(node: Node) -> None:
+    assert node.ask("GET", "/v1/dlq", scope="admin", headers={"Host": "admin.example"}).status == 200
