@@ -28,6 +28,12 @@ def numbered(count: int, **changes: Any) -> list[Delivery]:
     return [delivery(id=f"01890a5d-ac96-774b-bcce-{number:012d}", **changes) for number in range(count)]
 
 
+async def turns() -> None:
+    """Let everything that can run now run: for what must not have happened then."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     """Poll until it holds; an AssertionError past the deadline."""
     deadline = time.monotonic() + timeout_s

@@ -242,7 +242,11 @@ def test_a_close_with_records_under_way_answers_them(kafka: KafkaBehindProxy, to
         kafka.proxy.stall()
         try:
             tasks = [asyncio.create_task(sink.deliver(d)) for d in numbered(5)]
-            await asyncio.sleep(0.05)
+            destination = sink._share.destination
+            assert destination is not None
+            producer = destination.together._current
+            assert producer is not None
+            await until(lambda: len(producer._producer) >= 5)
             await sink.close()
             for task in tasks:
                 failed(await task, "transient")

@@ -173,7 +173,11 @@ def test_a_connection_lost_amid_deliveries_fails_them_at_once_and_comes_back(
             ok(await sink.deliver(delivery()))
             nats_proxy.stall()
             tasks = [asyncio.create_task(sink.deliver(d)) for d in numbered(20)]
-            await asyncio.sleep(0.05)
+            destination = sink._share.destination
+            assert destination is not None
+            link = destination.connection._current
+            assert link is not None
+            await until(lambda: len(link.client._resp_map) == 20)  # published, and not acknowledged
             nats_proxy.shut()
             reasons = {failed(result, "transient") for result in await asyncio.gather(*tasks)}
             assert all("lost" in reason for reason in reasons), reasons

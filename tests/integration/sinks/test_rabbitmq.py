@@ -244,7 +244,9 @@ def test_a_connection_lost_amid_deliveries_fails_them_at_once_and_comes_back(
             ok(await sink.deliver(delivery()))
             rabbitmq_proxy.stall()
             tasks = [asyncio.create_task(sink.deliver(d)) for d in numbered(20)]
-            await asyncio.sleep(0.05)
+            destination = sink._share.destination
+            assert destination is not None
+            await until(lambda: destination.in_flight == 20)
             rabbitmq_proxy.shut()
             reasons = {failed(result, "transient") for result in await asyncio.gather(*tasks)}
             assert all("not_connected" in reason for reason in reasons), reasons

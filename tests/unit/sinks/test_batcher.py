@@ -10,7 +10,7 @@ import pytest
 from ankusa.sinks.batch_queue import QueueLimits
 from ankusa.sinks.batcher import Batcher, Limits, Refused
 from ankusa.sinks.contract import Failed, Ok, SinkResult
-from tests.support.queue_sinks import failed, ok, until
+from tests.support.queue_sinks import failed, ok, turns, until
 
 PERMANENT = Failed("permanent", "bad")
 
@@ -95,12 +95,12 @@ def test_as_many_requests_in_flight_as_asked_for_and_meanwhile_entries_gather() 
         first = submitting(target, "a")
         await until(lambda: requests == ["a"])
         rest = submitting(target, "bcdefghij")
-        await asyncio.sleep(0.02)
+        await turns()
         assert requests == ["a"] and target.waiting == 9
         allowed[0] = 2  # as a reload would
         gates[0].set()
         await until(lambda: requests == ["a", "bcd", "efg"])
-        await asyncio.sleep(0.02)
+        await turns()
         assert target.in_flight == 2 and target.waiting == 3
         gates[1].set()
         assert [ok(result) for result in await asyncio.gather(*first, *rest)] == list("abcdefghij")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ankusa.sinks.connections import Connection, Destinations, Share
-from tests.support.queue_sinks import until
+from tests.support.queue_sinks import turns, until
 
 
 class Peer:
@@ -114,15 +114,28 @@ def test_an_idle_one_closes_but_not_in_use_and_not_before_its_time() -> None:
     async def main() -> None:
         now = [0.0]
         peer = Peer()
-        connection = peer.connection(20, now=lambda: now[0])
+        connection = peer.connection(60_000, now=lambda: now[0])
         async with connection.use():
             now[0] = 100.0
-            await asyncio.sleep(0.05)
+            connection._check_idle()  # as its timer does
+            await turns()
             assert peer.closed == []
-        now[0] = 100.019
-        await asyncio.sleep(0.05)
-        assert peer.closed == []
-        now[0] = 100.021
+        for now[0] in (159.9, 160.0):
+            assert peer.closed == []
+            connection._check_idle()
+            await turns()
+        assert peer.closed == [0]
+        assert await used(connection) == 1
+        await connection.close()
+
+    run(main)
+
+
+def test_the_timer_closes_an_idle_one() -> None:
+    async def main() -> None:
+        peer = Peer()
+        connection = peer.connection(10)
+        await used(connection)
         await until(lambda: peer.closed == [0])
         assert await used(connection) == 1
         await connection.close()
@@ -151,7 +164,6 @@ def test_idle_timeout_0_keeps_it() -> None:
         peer = Peer()
         connection = peer.connection(0)
         await used(connection)
-        await asyncio.sleep(0.03)
         assert peer.closed == [] and connection._timer is None
         await connection.close()
 
