@@ -227,3 +227,55 @@ def test_what_died_may_be_replayed(host: Host) -> None:
     host.settle()
     assert sorted(sink.ids) == ["hook-0000", "hook-0001", "hook-0002"]
     assert host.counts() == (0, 0, 0)
+
+
+def test_a_claim_that_waits_for_its_body_to_be_checked_in_dies_and_the_pack_wakes_nobody(host: Host) -> None:
+    sink = ScriptedSink(OK, type="sqs", inline_max_bytes=10)
+    host.source("orders", sink)
+    host.blobs.script(slow(500))
+    host.commit([Hook(f"large-{number}", sinks=("sqs",), body=b"x" * 100) for number in range(3)])
+    host.settle()
+    assert len(host.blobs.puts) == 1
+    assert host.dead_letter_source("orders") == 3
+    host.advance(5_000)
+    assert sink.got == []
+    assert host.counts() == (0, 0, 3) == host.scanned_counts()
+
+
+def test_a_second_call_finds_nothing_left(start: Start) -> None:
+    host = start(concurrency=1)
+    sink = ScriptedSink(hang)
+    host.source("orders", sink)
+    host.commit(hooks(1_000))
+    host.settle()
+    assert sum(host.dead_letter_source("orders") or 0 for _ in range(3)) == 999
+    assert host.counts() == (1, 0, 999) == host.scanned_counts()
+    assert len(host.attempts("hook-0999")) == 1
+
+
+def test_a_batching_sinks_claims_are_running_attempts_and_settle_on_their_own(host: Host) -> None:
+    sink = ScriptedSink(slow(200), batching=True)
+    host.source("orders", sink)
+    host.commit(hooks(50))
+    host.settle()
+    assert host.dead_letter_source("orders") == 0
+    host.advance(1_000)
+    assert len(sink.got) == 50
+    assert host.counts() == (0, 0, 0)
+
+
+def test_after_a_kill_the_breaker_and_the_next_hooks_are_as_ever(start: Start) -> None:
+    host = start(breaker_failures=2, breaker_open_ms=1_000)
+    sink = ScriptedSink(TRANSIENT, TRANSIENT, OK)
+    host.source("orders", sink)
+    host.commit(hooks(30))
+    host.settle()
+    killed = host.dead_letter_source("orders")
+    assert killed is not None
+    host.commit([Hook("later")])
+    host.advance(5_000)
+    assert "later" in sink.ids
+    assert not host.rows("later")
+    live, replayed, dead = host.counts()
+    assert (live, replayed) == (0, 0)
+    assert dead == killed
