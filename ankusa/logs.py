@@ -26,7 +26,7 @@ class RateLimit(logging.Filter):
         self._seen: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name.startswith("ankusa.sink"):
+        if record.name == "ankusa.sink.log":
             return True
         place = (record.pathname, record.lineno)
         now = time.monotonic()

@@ -18,7 +18,19 @@ HIDDEN = "[redacted]"
 
 # Parts of a key's name (lower-case, `-` as `_`) that make its value a secret.
 _SECRET_PARTS = (
-    *("secret", "token", "passw", "passphrase", "pwd", "authorization", "api_key", "apikey", "access_key"),
+    *(
+        "secret",
+        "token",
+        "passw",
+        "passphrase",
+        "pwd",
+        "authorization",
+        "api_key",
+        "apikey",
+        "access_key",
+        "nkey_seed",
+        "jwt",
+    ),
     *("private_key", "signing_key", "account_key", "sas_key", "credential", "cookie", "sasl"),
 )
 # A key with such a part whose value is a word of the configuration language.

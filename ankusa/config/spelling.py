@@ -60,8 +60,10 @@ def _source(name: str, raw: Any, problems: Problems) -> Any:
 def _sink(raw: Any) -> Any:
     if not isinstance(raw, dict):
         return raw
-    common = {key: raw[key] for key in _SINK_KEYS if key in raw}
-    return {**common, "options": {key: _option(key, raw[key]) for key in raw if key not in _SINK_KEYS}}
+    # Pub/Sub has an option of this name too: as a text it is the topic's, as a mapping the lane's.
+    own = {"ordering_key"} if isinstance(raw.get("ordering_key"), str) else set()
+    common = {key: raw[key] for key in _SINK_KEYS if key in raw and key not in own}
+    return {**common, "options": {key: _option(key, raw[key]) for key in raw if key not in common}}
 
 
 def _option(key: str, value: Any) -> Any:

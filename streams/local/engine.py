@@ -23,6 +23,7 @@ from ankusa.replay.operator import Operator
 from ankusa.replay.replayer import Replayer
 from ankusa.routes.store import RouteStore
 from ankusa.sinks.clients import HttpClients
+from ankusa.sinks.connections import Destinations
 from ankusa.sinks.contract import SinkClient
 from ankusa.sinks.egress import Egress
 from ankusa.sinks.registry import SinkContext
@@ -149,6 +150,7 @@ class Engine:
         old = self.sink_context
         if config.egress != self.config.egress:
             self.sink_context = _context(config)
+        self.sink_context.destinations.reconfigure(config.dispatch.sink_concurrency)
         unused = self.sources.reload(config, None if self.sink_context is old else self.sink_context)
         self.admission.reconfigure(config.rate_limits)
         self.dispatcher.reconfigure(config.dispatch)
@@ -179,7 +181,7 @@ class Engine:
 
 def _context(config: Config) -> SinkContext:
     egress = Egress(config.egress.allow)
-    return SinkContext(egress, HttpClients(egress))
+    return SinkContext(egress, HttpClients(egress), Destinations(config.dispatch.sink_concurrency))
 
 
 def _close_soon(sinks: list[SinkClient], clients: HttpClients | None) -> None:
