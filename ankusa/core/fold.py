@@ -36,7 +36,7 @@ from ankusa.core.ops import (
     PutRow,
     stored_bytes,
 )
-from ankusa.core.set_up import PutEntry
+from ankusa.core.set_up import DropRecord, PutEntry
 from schemas.records import (
     SOURCE_UNAVAILABLE,
     Attempt,
@@ -328,6 +328,8 @@ def undo(ops: Iterable[Op]) -> list[Op]:
             reverse.append(DropJob(op.job.id))
         elif isinstance(op, PutEntry):
             reverse.append(PutEntry(op.table, op.key, op.was, op.value))
+        elif isinstance(op, DropRecord):
+            reverse.append(op)
     return reverse
 
 

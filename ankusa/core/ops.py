@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ankusa.core.set_up import PutEntry
+from ankusa.core.set_up import DropRecord, PutEntry
 from schemas.records import Attempt, Breaker, CheckIn, Held, Job, Lane, LimitChange, Row
 
 
@@ -118,6 +118,7 @@ Op = (
     | DropHeld
     | PutLimit
     | PutEntry
+    | DropRecord
 )
 
 

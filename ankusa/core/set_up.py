@@ -27,6 +27,13 @@ class PutEntry(Struct, frozen=True, gc=False):
     was: bytes | None
 
 
+class DropRecord(Struct, frozen=True, gc=False):
+    """Take a record out of the log: of a change that was taken back, nobody may be told later."""
+
+    topic: Topic
+    offset: int
+
+
 def entry_of(record: SourceChange | RouteRecord) -> tuple[Topic, SetUpTable, str]:
     """The topic a change goes to, and the table and key it writes."""
     match record:

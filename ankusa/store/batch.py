@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ankusa.core import ops
-from ankusa.core.set_up import PutEntry
+from ankusa.core.set_up import DropRecord, PutEntry
 from ankusa.store import keys
 from ankusa.store.counts import LANES, PEN
 from ankusa.store.database import Batch
@@ -145,6 +145,9 @@ class Writer:
         counts[0] += entries
         counts[1] += size_bytes
 
+    def drop_record(self, op: DropRecord) -> None:
+        self.batch.delete(keys.log_key(op.topic, op.offset), self.handles["log"])
+
     def put_entry(self, op: PutEntry) -> None:
         if op.value is None:
             self.batch.delete(op.key.encode(), self.handles[op.table])
@@ -176,4 +179,5 @@ _WRITE: dict[type[Any], Callable[[Writer, Any], None]] = {
     ops.DropHeld: Writer.drop_held,
     ops.PutLimit: Writer.put_limit,
     PutEntry: Writer.put_entry,
+    DropRecord: Writer.drop_record,
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from ankusa.clock import SteadyClock
 from ankusa.core import fold
 from ankusa.core import ops as operations
-from ankusa.core.set_up import entry_of, fold_set_up
+from ankusa.core.set_up import DropRecord, entry_of, fold_set_up
 from ankusa.store import keys
 from ankusa.store.database import Batch
 from ankusa.store.errors import StoreError
@@ -150,8 +150,10 @@ class LocalLog:
         batch_records = [(topic, records.encode(record))]
         if audit is not None:
             batch_records.append((Topic.AUDIT, records.encode(audit)))
-        applied = self._write(batch_records, ops, self.now(), undo=ops)
-        await self._durable(offset, applied, undo=ops)
+        undo: list[operations.Op] = [*ops]
+        undo += [DropRecord(one, offset + place) for place, (one, _) in enumerate(batch_records)]
+        applied = self._write(batch_records, ops, self.now(), undo=undo)
+        await self._durable(offset, applied, undo=undo)
 
     def _write(
         self,

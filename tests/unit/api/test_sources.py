@@ -328,8 +328,10 @@ def test_a_change_whose_durability_fails_is_refused_and_taken_back(node: Node) -
         node.parts.log.recover()
 
     before = stored(node)
+    assert len(audit(node)) == 2  # it reached the store, and may yet become durable
     node.run(recover)
     assert stored(node) != before  # the old spec is back in the store
+    assert len(audit(node)) == 1  # and nobody will be told of what was refused
     assert node.ask("PUT", f"{SOURCES}/orders", {"sinks": [{"type": "log"}]}, scope="admin").status == 200
 
 

@@ -441,6 +441,7 @@ def test_a_change_whose_durability_fails_is_refused_and_taken_back(node: RoutesN
         return list(node.parts.log.tables.set_up("routes"))
 
     assert node.run(kept) == ["orders"]
+    assert len(audit(node)) == 1  # nobody will be told of what was refused
     assert node.ask("PATCH", f"{ROUTES}/orders", {"enabled": False}).status == 200
 
 
