@@ -25,6 +25,36 @@ HEAD_TIMEOUT_S = 30.0
 _UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
+class JoinedWrites:
+    """A transport whose writes of one turn of the loop go out as one: uvicorn writes an answer's head and body apart,
+    and a second system call and packet cost a small answer as much as all the rest of sending it."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._transport.write(b"".join(parts))
+
+
 class EdgeProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -38,7 +68,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._head_since = self.loop.time()
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

@@ -1,8 +1,8 @@
 """Group commit: hooks that arrive together share one append to the log (spec 02).
 
-Owns the queue between the requests and the log, its bounds and its deadlines. One append is in flight at a time; the
-next takes everything that waits, so a slow log makes larger batches and never more of them. It makes no task per
-hook, and a request that goes away takes nothing back: its hook is stored with its batch or refused with it.
+Owns the queue between the requests and the log, its bounds and its deadlines. One append is in flight at a time, two
+under load; the next takes everything that waits, so a slow log makes larger batches and never more of them. It makes
+no task per hook, and a request that goes away takes nothing back: its hook is stored with its batch or refused with it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ commit that starts later would be answered to nobody. At worst a provider waits 
 BATCH_BYTES = 16 << 20
 """Bodies and headers in one append. Two bodies of the largest default size; more would hold up the small ones behind
 them for longer than an fsync. A single larger hook goes alone."""
+
+OVERLAP_HOOKS = 16
+"""With this many waiting a second append begins while the first is in flight, so that the edge and the log work at
+the same time. Fewer wait for the first to end: a commit of a hook or two costs as much as one of sixteen."""
+
+MAX_APPENDS = 2
 
 RETRY_AFTER_MS = 1000
 
@@ -51,7 +57,7 @@ class Batcher:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Queued] = deque()
-        self._append: asyncio.Task[None] | None = None
+        self._appends: set[asyncio.Task[None]] = set()
         self._start: asyncio.Handle | None = None
         self._delayed = False
         self._expiry: asyncio.TimerHandle | None = None
@@ -95,11 +101,17 @@ class Batcher:
         self.queued_bytes += size_bytes
         deadline_at = submission.entry.received_at + self._deadline_ms
         self._waiting.append(_Queued(submission, size_bytes, deadline_at, answered))
-        if self._append is None:
+        if self._may_begin():
             self._schedule()
         if self._expiry is None:
             self._expiry = self._loop.call_later(self._deadline_ms / 1000, self._expire)
         return answered
+
+    def _may_begin(self) -> bool:
+        """Whether the next append need not wait for one in flight."""
+        if not self._appends:
+            return True
+        return len(self._appends) < MAX_APPENDS and len(self._waiting) >= OVERLAP_HOOKS
 
     def _schedule(self) -> None:
         """Start the next append: after what is ready on the loop has submitted too, or after `max_delay_ms`."""
@@ -124,7 +136,14 @@ class Batcher:
         self._refuse_expired()
         batch = self._take()
         if batch:
-            self._append = self._loop.create_task(self._run(batch))
+            task = self._loop.create_task(self._run(batch))
+            self._appends.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._appends.discard(task)
+        if self._waiting and self._may_begin():
+            self._schedule()
 
     def _take(self) -> list[_Queued]:
         waiting, batch, size_bytes = self._waiting, list[_Queued](), 0
@@ -147,9 +166,6 @@ class Batcher:
             paired = [(queued, _BROKEN) for queued in batch]
         for queued, answer in paired:
             self._settle(queued, answer)
-        self._append = None
-        if self._waiting:
-            self._schedule()
 
     def _settle(self, queued: _Queued, answer: Answer) -> None:
         self.hooks -= 1
@@ -176,17 +192,16 @@ class Batcher:
     def hurry(self) -> None:
         """Delay nothing any more: the edge is about to stop, and requests wait for what is queued."""
         self._delay_ms = 0
-        if self._waiting and self._append is None:
+        if self._waiting and self._may_begin():
             self._schedule()
 
     async def drain(self) -> None:
         """Wait until nothing is queued or in flight, in a hurry. Waits for new submissions too."""
         self.hurry()
-        while self._append is not None or self._waiting:
-            if self._append is None:
-                await asyncio.sleep(0)  # it is about to begin
-            else:
-                await asyncio.wait([self._append])
+        while self._appends or self._waiting:
+            if self._appends:
+                await asyncio.wait(self._appends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # the next is about to begin
 
     def close(self) -> None:
         """Stop the timers. For after `drain`, or when the process ends anyway."""
