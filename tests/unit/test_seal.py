@@ -6,7 +6,10 @@ import base64
 
 import pytest
 
+from ankusa.config import effective
+from ankusa.redact import redact
 from ankusa.seal import Seal, SealKeyError, UnsealError
+from schemas.config import Config, SourceStore
 
 ONE = base64.b64encode(bytes(range(32))).decode()
 TWO = base64.b64encode(bytes(range(1, 33))).decode()
@@ -82,3 +85,11 @@ def test_what_is_no_key_is_refused_without_being_quoted(key: str | list[str]) ->
         Seal(key)
     text = key if isinstance(key, str) else key[-1] if key else ""
     assert len(text) < 4 or text not in str(refused.value)
+
+
+def test_the_key_is_shown_nowhere_and_written_back_whole() -> None:
+    config = Config(source_store=SourceStore(type="persistent", secret_key=(ONE, TWO)))
+    shown = redact(config)["source_store"]
+    assert shown["secret_key"] == ["[redacted]", "[redacted]"]
+    assert ONE not in repr(config)
+    assert effective(config)["source_store"]["secret_key"] == [ONE, TWO]
