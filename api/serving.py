@@ -87,6 +87,7 @@ async def serve(
         app,
         http=http,
         ws="none",
+        interface="asgi3",
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -97,6 +98,7 @@ async def serve(
         backlog=BACKLOG,
     )
     server = _Server(config)
+    # The task is kept by the listener; a server nobody refers to stops listening.
     task = asyncio.create_task(server.serve(sockets=[bound]))
     while not server.started:
         if task.done():

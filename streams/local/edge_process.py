@@ -27,9 +27,8 @@ from ankusa.edge.ingest import Ingest
 from ankusa.edge.log import EdgeLog
 from ankusa.edge.parent import parent_gone, signal_on_parent_death
 from ankusa.edge.tables import EdgeTables
-from api.edge_serving import serve_edge
 from api.ingest import build_ingest_app
-from api.serving import Listener, bind
+from api.serving import Listener, bind, serve
 from schemas.config import Config
 from streams.local.client import SocketLog
 from streams.local.server import socket_path
@@ -92,7 +91,7 @@ async def run_edge(config: Config, edge_log: EdgeLog, tables: EdgeTables | None 
     tables = tables or EdgeTables(config, now_ms)
     batcher = Batcher(edge_log, config.batcher, now_ms)
     app = build_ingest_app(http, tables.sources, batcher, edge_log, now_ms, guard=tables.guard)
-    listener = await serve_edge(app, bound)
+    listener = await serve(app, bound)
     log.info("event=listening listener=http address=%s:%d sources=%d", http.ip, listener.port, len(config.sources))
     return Edge(config, tables, batcher, app, listener)
 

@@ -18,9 +18,8 @@ from ankusa import clock
 from ankusa.edge.batcher import Batcher
 from ankusa.edge.log import EdgeLog
 from ankusa.edge.sources import Sources
-from api.edge_serving import serve_edge
+from api import serving
 from api.ingest import build_ingest_app
-from api.serving import bind
 from schemas import config
 from schemas.append import Answer, AnswerStatus, Submission
 from schemas.config import Dedupe, Http, Sink, Source, Verify
@@ -119,7 +118,7 @@ async def serve(
     table = Sources(http.prefix, http.routing, sources)
     queue = Batcher(edge_log, batcher or config.Batcher(), now)
     app = build_ingest_app(http, table, queue, edge_log, now, body_timeout_ms)
-    listener = await serve_edge(app, bind("127.0.0.1", 0))
+    listener = await serving.serve(app, serving.bind("127.0.0.1", 0))
     try:
         yield RunningEdge(listener.port, queue, table)
     finally:
