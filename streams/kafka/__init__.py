@@ -1,0 +1,1 @@
+"""The Kafka host: topics that edges fill, and workers that fold them."""

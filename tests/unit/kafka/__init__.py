@@ -1,0 +1,1 @@
+"""Tests of the Kafka host that need no broker."""
