@@ -21,7 +21,7 @@ Rate = Annotated[float, Meta(gt=0, le=1_000_000)]
 # `\Z`, not `$`: a name that ends in a line break is not a name.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 NonEmpty = Annotated[str, Meta(min_length=1)]
-Role = Literal["edge", "dispatch", "storage", "claim_check"]
+Role = Literal["edge", "dispatch", "storage", "claim_check", "worker"]
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +38,41 @@ class Node(Section, frozen=True, kw_only=True):
 class LogSettings(Section, frozen=True, kw_only=True):
     type: Literal["local", "kafka"] = "local"
     level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class KafkaSasl(Section, frozen=True, kw_only=True):
+    """How clients log in to the brokers."""
+
+    mechanism: Literal["plain", "scram_sha_256", "scram_sha_512"]
+    username: NonEmpty
+    password: NonEmpty
+
+    def __repr__(self) -> str:
+        return f"KafkaSasl(mechanism={self.mechanism!r})"
+
+
+class KafkaSecurity(Section, frozen=True, kw_only=True):
+    """How clients talk to the brokers. Without `ca_file` the system's certificates are trusted."""
+
+    tls: bool = False
+    ca_file: NonEmpty | None = None
+    certificate_file: NonEmpty | None = None
+    key_file: NonEmpty | None = None
+    key_password: NonEmpty | None = None
+    sasl: KafkaSasl | None = None
+
+    def __repr__(self) -> str:
+        return f"KafkaSecurity(tls={self.tls!r}, sasl={self.sasl!r})"
+
+
+class Kafka(Section, frozen=True, kw_only=True):
+    """The cluster of `log.type: kafka`. `partitions` is the fleet's for good: it decides where a row lives."""
+
+    brokers: Annotated[tuple[NonEmpty, ...], Meta(min_length=1)] = ("localhost:9092",)
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")] = "ankusa."
+    partitions: Annotated[int, Meta(ge=1, le=4096)] = 12
+    replication: Annotated[int, Meta(ge=1, le=100)] = 3
+    security: KafkaSecurity = field(default_factory=KafkaSecurity)
 
 
 class Http(Section, frozen=True, kw_only=True):
@@ -311,6 +346,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     node: Node = field(default_factory=Node)
     log: LogSettings = field(default_factory=LogSettings)
+    kafka: Kafka = field(default_factory=Kafka)
     http: Http = field(default_factory=Http)
     admin: Admin = field(default_factory=Admin)
     rate_limits: RateLimits = field(default_factory=RateLimits)

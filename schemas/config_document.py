@@ -21,6 +21,7 @@ def effective(config: Config) -> dict[str, Any]:
     """
     document: dict[str, Any] = msgspec.to_builtins(config)
     del document["demo"]
+    document["kafka"]["security"] = _set_keys(document["kafka"]["security"])
     document["source_store"] = _set_keys(document["source_store"])
     document["admin"]["tokens"] = [_set_keys(token) for token in document["admin"]["tokens"]]
     document["dispatch"]["tenants"] = {

@@ -17,6 +17,7 @@ import msgspec
 
 from ankusa.claim_check.stores import ClaimStoreError, check_store
 from ankusa.config.build import Part, build
+from ankusa.config.hosts import check_kafka
 from ankusa.config.problems import Problems, at_index, join
 from ankusa.core.ip_rules import normal_cidr
 from ankusa.core.route import RouteIndex
@@ -38,6 +39,7 @@ from schemas.config import (
     Dispatch,
     Egress,
     Http,
+    Kafka,
     Node,
     Retry,
     Routes,
@@ -74,6 +76,8 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
                 _check_node(part, problems)
             case Http():
                 _check_ip(part.ip, join(path, "ip"), problems)
+            case Kafka():
+                check_kafka(part, path, problems)
             case Admin():
                 _check_admin(part, path, problems)
             case AdminToken():

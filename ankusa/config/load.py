@@ -17,6 +17,7 @@ import msgspec
 
 from ankusa.config import checks
 from ankusa.config.build import Part, build, unknown_key
+from ankusa.config.hosts import check_host
 from ankusa.config.overrides import override
 from ankusa.config.problems import Problems, join
 from ankusa.config.spelling import rename, respell
@@ -48,7 +49,7 @@ def load(path: str | None, env: Mapping[str, str]) -> Config:
     problems.raise_if_any()
 
     document = substitute(raw, env, problems)
-    origins = {**override(document, env, problems), **rename(document, problems)}
+    origins = {**override(document, env), **rename(document, problems)}
     secrets = set(secret_values(document))
     settle(document, problems)
     if path:
@@ -94,6 +95,8 @@ def _check(sections: dict[str, Any], sources: dict[str, Source], parts: list[Par
     if sections.keys() >= {"node", "http", "admin", "claim_check", "routes"}:
         node, http, admin = sections["node"], sections["http"], sections["admin"]
         checks.check_listeners(node, http, admin, sections["claim_check"], sections["routes"], problems)
+    if sections.keys() >= {"node", "log", "routes"}:
+        check_host(sections["node"], sections["log"], sections["routes"], problems)
     if "dispatch" in sections and not problems.under("dispatch.retry"):
         for name, source in sources.items():
             checks.check_retries(sections["dispatch"].retry, source, join("sources", name), problems)

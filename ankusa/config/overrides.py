@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ankusa.config.problems import Problems
-from ankusa.config.unbuilt import MESSAGE
-
 
 def _words(value: str) -> list[str]:
     return value.replace(",", " ").split()
@@ -27,16 +24,15 @@ _OVERRIDES: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("ANKUSA_DATA_DIR", "node", "data_dir", _text),
     ("ANKUSA_LOG_TYPE", "log", "type", _text),
     ("ANKUSA_LOG_LEVEL", "log", "level", _text),
+    ("ANKUSA_KAFKA_BROKERS", "kafka", "brokers", _words),
     ("PORT", "http", "port", _text),
     ("ANKUSA_HTTP_PORT", "http", "port", _text),
     ("ANKUSA_ADMIN_PORT", "admin", "port", _text),
     ("ANKUSA_ADMIN_IP", "admin", "ip", _text),
 )
-# Known and not built; see `ankusa/config/unbuilt.py`.
-_UNBUILT = ("ANKUSA_KAFKA_BROKERS",)
 
 
-def override(document: dict[str, Any], env: Mapping[str, str], problems: Problems) -> dict[str, str]:
+def override(document: dict[str, Any], env: Mapping[str, str]) -> dict[str, str]:
     """Put every variable that is set into `document`. Returns which path came from which variable.
 
     An empty variable counts as not set: compose files pass one on that way.
@@ -52,7 +48,4 @@ def override(document: dict[str, Any], env: Mapping[str, str], problems: Problem
         if isinstance(around, dict):  # else the build complains about the section
             around[key] = read(text)
             origins[f"{section}.{key}"] = name
-    for name in _UNBUILT:
-        if env.get(name, "").strip():
-            problems.add(name, MESSAGE)
     return origins

@@ -1,8 +1,8 @@
 """The YAML's spelling turned into the shape of the structs; the way back is `schemas/config_document.py`.
 
 Owns what a person may write shorter: a source's name as its key, a dedupe preset as one word, a sink's options
-beside its type, the older name of a section. Whatever is not of the expected kind passes through untouched, for
-the build to complain about.
+beside its type, brokers as one text, the older name of a section. Whatever is not of the expected kind passes through
+untouched, for the build to complain about.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def rename(document: dict[str, Any], problems: Problems) -> dict[str, str]:
 
 def respell(document: dict[str, Any], problems: Problems) -> None:
     """Bring `document`, in place, into the shape of `schemas.config.Config`, but for the names of the sources."""
+    kafka = document.get("kafka")
+    if isinstance(kafka, dict) and isinstance(kafka.get("brokers"), str):
+        kafka["brokers"] = kafka["brokers"].replace(",", " ").split()
     sources = document.get("sources")
     if isinstance(sources, dict):
         document["sources"] = {name: _source(name, raw, problems) for name, raw in sources.items()}

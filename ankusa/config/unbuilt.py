@@ -43,13 +43,9 @@ def _same(value: Any, off: Any) -> bool:
 
 
 UNBUILT: tuple[Unbuilt, ...] = (
-    Unbuilt("kafka", _never),
     Unbuilt("archive", _never),
     Unbuilt("lifecycle", _when("sinks", []), ("sinks", "retention_days")),
 )
-
-# Values of a built key that are known and not built.
-UNBUILT_VALUES: tuple[tuple[str, str], ...] = (("log.type", "kafka"),)
 
 
 def settle(document: dict[str, Any], problems: Problems) -> None:
@@ -64,10 +60,6 @@ def settle(document: dict[str, Any], problems: Problems) -> None:
             problems.add(place.path, MESSAGE)
     for _entry, place in found:  # only now: a key may be off by what one beside it says
         del place.around[place.key]
-    for pattern, unbuilt in UNBUILT_VALUES:
-        for place in _find(document, pattern):
-            if place.around[place.key] == unbuilt:
-                problems.add(place.path, f"`{unbuilt}` is {MESSAGE}")
 
 
 class _Place(NamedTuple):

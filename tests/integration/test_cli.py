@@ -58,7 +58,7 @@ BROKEN = [
     ("bad network", SOUND + "egress: {allow: [10.0.0.0/33]}", "egress.allow[0]"),
     ("retry upside down", SOUND + "dispatch: {retry: {base_ms: 20, max_ms: 10}}", "dispatch.retry.base_ms"),
     ("a rate of zero", SOUND + "rate_limits: {default: {rate: 0, burst: 1}}", "rate_limits.default.rate"),
-    ("not built yet", SOUND + "kafka: {brokers: 'localhost:9092'}", "kafka"),
+    ("not built yet", SOUND + "archive: {roll_ms: 30000}", "archive"),
     ("not YAML", "sources: {a: [", "file"),
     ("not a mapping", "- a\n- b\n", "file"),
 ]

@@ -22,7 +22,7 @@ CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
 LINK = re.compile(r"\]\(([^)#\s]+)?(#[^)\s]+)?\)")
 NODE_SECTIONS = (
     *("node", "log", "http", "admin", "rate_limits", "quarantine", "batcher", "dispatch", "egress"),
-    *("claim_check", "source_store", "routes"),
+    *("claim_check", "source_store", "routes", "kafka"),
 )
 
 

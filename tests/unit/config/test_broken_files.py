@@ -9,6 +9,7 @@ import pytest
 from tests.unit.config.files import SOUND, error_of, fields_of
 
 NOT_BUILT = "known, but not built yet in this version"
+ON_KAFKA = "log: {{type: kafka}}\nnode: {{roles: [{}]}}\n"
 
 
 def source(keys: str) -> str:
@@ -289,9 +290,49 @@ BROKEN = [
         "",
     ),
     ("a bad CIDR", SOUND + "egress: {allow: [127.0.0.0/8, 10.0.0.0/40]}", "egress.allow[1]", ""),
+    # The Kafka host.
+    (
+        "an embedded role on kafka",
+        SOUND + ON_KAFKA.format("edge, dispatch"),
+        "node.roles[1]",
+        "give edge, worker",
+    ),
+    ("a role of kafka without it", SOUND + "node: {roles: [worker]}", "node.roles[0]", "`log.type: kafka`"),
+    ("no edge process", SOUND + "node: {roles: [edge], edges: 0}\nlog: {type: kafka}", "node.edges", "at least 1"),
+    ("routes on kafka", SOUND + ON_KAFKA.format("edge") + "routes: {enabled: true}", "routes.enabled", "not built yet"),
+    ("no broker", SOUND + "kafka: {brokers: ''}", "kafka.brokers", ">= 1"),
+    ("a broker without a port", SOUND + "kafka: {brokers: 'a:9092, b'}", "kafka.brokers[1]", "host:port"),
+    ("a broker as a URL", SOUND + "kafka: {brokers: ['kafka://a:9092']}", "kafka.brokers[0]", "host:port"),
+    ("a prefix", SOUND + "kafka: {prefix: 'a b.'}", "kafka.prefix", "must match"),
+    ("no partitions", SOUND + "kafka: {partitions: 0}", "kafka.partitions", ">= 1"),
+    ("too many partitions", SOUND + "kafka: {partitions: 4097}", "kafka.partitions", "<= 4096"),
+    ("an unknown key of kafka", SOUND + "kafka: {broker: 'a:1'}", "kafka.broker", "did you mean `brokers`"),
+    (
+        "a log-in of another kind",
+        SOUND + "kafka: {security: {sasl: {mechanism: gssapi, username: a, password: b}}}",
+        "kafka.security.sasl.mechanism",
+        "scram_sha_512",
+    ),
+    (
+        "a log-in without a password",
+        SOUND + "kafka: {security: {sasl: {mechanism: plain, username: a}}}",
+        "kafka.security.sasl.password",
+        "required",
+    ),
+    ("a CA without TLS", SOUND + "kafka: {security: {ca_file: /ca}}", "kafka.security.ca_file", "tls: true"),
+    (
+        "a certificate without its key",
+        SOUND + "kafka: {security: {tls: true, certificate_file: /c}}",
+        "kafka.security.key_file",
+        "required",
+    ),
+    (
+        "a key without its certificate",
+        SOUND + "kafka: {security: {tls: true, key_file: /k}}",
+        "kafka.security.certificate_file",
+        "required",
+    ),
     # Known and not built.
-    ("kafka", SOUND + "kafka: {brokers: 'localhost:9092'}", "kafka", NOT_BUILT),
-    ("the log on kafka", SOUND + "log: {type: kafka}", "log.type", NOT_BUILT),
     (
         "an unknown key in routes that are off",
         SOUND + "routes: {enabled: false, rotues: 1}",
@@ -397,7 +438,7 @@ def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
     text = """
         http: {port: 70000, prefix: hooks, ip: 1.2.3}
         dispatch: {batch: 0, retry: {base_ms: 0}}
-        kafka: {}
+        kafka: {partitions: 0}
         egress: {allow: ["${NOPE}", 10.0.0.0/99]}
         admin: {port: fast, tokens: [{scopes: [read]}, {token: abc, scopes: [all]}]}
         sources:
@@ -422,7 +463,7 @@ def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
         "egress.allow[1]",
         "http.port",
         "http.prefix",
-        "kafka",
+        "kafka.partitions",
         "sources.a.sinks[0].type",
         "sources.a.sinks[1].retry.max_attempts",
         "sources.a.verify.secret",

@@ -9,13 +9,27 @@ import pytest
 import yaml
 
 from ankusa.config import ConfigError, effective, load
-from schemas.config import Config, Dedupe, RateLimit, Retry, RetryOverride, Sink, TenantDispatch, retry_policy
+from ankusa.redact import redact
+from schemas.config import (
+    Config,
+    Dedupe,
+    Kafka,
+    KafkaSasl,
+    KafkaSecurity,
+    RateLimit,
+    Retry,
+    RetryOverride,
+    Sink,
+    TenantDispatch,
+    retry_policy,
+)
 from tests.unit.config.files import SOUND, error_of, fields_of, load_document, load_text, write
 
-# The example of spec 10 without what is not built: kafka, archive, queue sinks.
+# The example of spec 10 without what is not built: the archive.
 EXAMPLE = """
 node:       {instance: default, roles: [edge, dispatch, storage], data_dir: ./data, edges: 1}
 log:        {type: local, level: info}
+kafka:      {brokers: localhost:9092, prefix: ankusa., partitions: 12, replication: 3, security: {}}
 http:       {ip: 127.0.0.1, port: 4000, max_body_bytes: 8000000, routing: path, prefix: /webhooks}
 admin:      {enabled: true, ip: 127.0.0.1, port: 4002, tokens: [], insecure: false}
 routes:     {enabled: false, max_routes: 10000, ip_denied_status: 403, trusted_proxies: [],
@@ -278,6 +292,7 @@ class TestOverrides:
             ("PORT", "4011", "http", "port", 4011),
             ("ANKUSA_ADMIN_PORT", "4012", "admin", "port", 4012),
             ("ANKUSA_ADMIN_IP", "127.0.0.5", "admin", "ip", "127.0.0.5"),
+            ("ANKUSA_KAFKA_BROKERS", "a:9092,b:9093", "kafka", "brokers", ("a:9092", "b:9093")),
         ],
     )
     def test_win(self, tmp_path: Path, name: str, text: str, section: str, key: str, value: Any) -> None:
@@ -299,13 +314,13 @@ class TestOverrides:
             ("ANKUSA_ROLES", "edge,cook", "ANKUSA_ROLES[1]"),
             ("ANKUSA_ROLES", "edge,edge", "ANKUSA_ROLES[1]"),
             ("ANKUSA_LOG_LEVEL", "loud", "ANKUSA_LOG_LEVEL"),
-            ("ANKUSA_LOG_TYPE", "kafka", "ANKUSA_LOG_TYPE"),
+            ("ANKUSA_LOG_TYPE", "paper", "ANKUSA_LOG_TYPE"),
             ("ANKUSA_HTTP_PORT", "70000", "ANKUSA_HTTP_PORT"),
             ("ANKUSA_HTTP_PORT", "-1", "ANKUSA_HTTP_PORT"),
             ("PORT", "http", "PORT"),
             ("ANKUSA_ADMIN_PORT", "4002.5", "ANKUSA_ADMIN_PORT"),
             ("ANKUSA_ADMIN_IP", "example.com", "ANKUSA_ADMIN_IP"),
-            ("ANKUSA_KAFKA_BROKERS", "localhost:9092", "ANKUSA_KAFKA_BROKERS"),
+            ("ANKUSA_KAFKA_BROKERS", "a:9092,b", "ANKUSA_KAFKA_BROKERS[1]"),
         ],
     )
     def test_are_named(self, tmp_path: Path, name: str, text: str, field: str) -> None:
@@ -316,6 +331,44 @@ class TestOverrides:
 
     def test_an_open_listener_by_variable_needs_tokens_too(self, tmp_path: Path) -> None:
         assert fields_of(tmp_path, SOUND, {"ANKUSA_ADMIN_IP": "0.0.0.0"}) == ["admin.tokens"]
+
+
+class TestKafka:
+    """The Kafka host's section."""
+
+    FILE = """
+    log: {type: kafka}
+    node: {roles: [edge]}
+    kafka:
+      brokers: a:9092, b:9092
+      prefix: hooks-
+      partitions: 24
+      security: {tls: true, ca_file: /ca, sasl: {mechanism: scram_sha_512, username: hook, password: "${P}"}}
+    sources: {a: {verify: {type: none}, sinks: [{type: log}]}}
+    """
+
+    def test_loads(self, tmp_path: Path) -> None:
+        kafka = load_text(tmp_path, self.FILE, {"P": "hush"}).kafka
+        assert kafka == Kafka(
+            brokers=("a:9092", "b:9092"),
+            prefix="hooks-",
+            partitions=24,
+            security=KafkaSecurity(
+                tls=True,
+                ca_file="/ca",
+                sasl=KafkaSasl(mechanism="scram_sha_512", username="hook", password="hush"),
+            ),
+        )
+
+    def test_is_written_back(self, tmp_path: Path) -> None:
+        config = load_text(tmp_path, self.FILE, {"P": "hush"})
+        assert load_document(tmp_path, effective(config)) == config
+
+    def test_its_secrets_are_hidden(self, tmp_path: Path) -> None:
+        config = load_text(tmp_path, self.FILE, {"P": "hush-hush"})
+        assert "hush-hush" not in repr(config)
+        assert "hush-hush" not in str(redact(config))
+        assert "key_password" not in repr(config.kafka.security)
 
 
 class TestEffective:

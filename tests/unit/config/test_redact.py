@@ -100,7 +100,8 @@ BROKEN: dict[str, Callable[[str], dict[str, Any]]] = {
     "unknown type": lambda s: one_sink(type="pigeon", token=s),
     "unknown option": lambda s: one_sink(password=s),
     "unbuilt type": lambda s: one_sink(type="kafka", security={"sasl_password": s}),
-    "unbuilt section": lambda s: {"kafka": {"security": {"sasl_password": s}}},
+    "unknown key of a log-in": lambda s: {"kafka": {"security": {"sasl": {"passwort": s}}}},
+    "log-in of another kind": lambda s: {"kafka": {"security": {"sasl": {"mechanism": s, "password": s}}}},
 }
 
 

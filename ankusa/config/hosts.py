@@ -1,0 +1,54 @@
+"""What a configuration may ask of its host: the roles of each, and the cluster that the Kafka host needs.
+
+Owns the rules that follow from `log.type`. What the embedded host has and the Kafka host does not is refused here,
+never left out in silence.
+"""
+
+from __future__ import annotations
+
+from ankusa.config.problems import Problems, at_index, join
+from schemas.config import Kafka, KafkaSecurity, LogSettings, Node, Routes
+
+KAFKA_ROLES = ("edge", "worker")
+LOCAL_ROLES = ("edge", "dispatch", "storage", "claim_check")
+
+
+def check_host(node: Node, log: LogSettings, routes: Routes, problems: Problems) -> None:
+    """The roles and features against the kind of log."""
+    known = KAFKA_ROLES if log.type == "kafka" else LOCAL_ROLES
+    for index, role in enumerate(node.roles):
+        if role not in known:
+            where = "the embedded node" if log.type == "kafka" else "`log.type: kafka`"
+            message = f"`{role}` is a role of {where}; with `log.type: {log.type}` give {', '.join(known)}"
+            problems.add(at_index("node.roles", index), message)
+    if log.type == "kafka":
+        if node.edges == 0:
+            problems.add("node.edges", "0 is for the embedded node: with `log.type: kafka` give at least 1")
+        if routes.enabled:
+            problems.add("routes.enabled", "the route guard is not built yet for `log.type: kafka`")
+
+
+def check_kafka(kafka: Kafka, path: str, problems: Problems) -> None:
+    """The brokers' addresses, and security keys that need each other."""
+    for index, address in enumerate(kafka.brokers):
+        if not _is_address(address):
+            problems.add(at_index(join(path, "brokers"), index), "is not host:port")
+    _check_security(kafka.security, join(path, "security"), problems)
+
+
+def _check_security(security: KafkaSecurity, path: str, problems: Problems) -> None:
+    if not security.tls:
+        for name in ("ca_file", "certificate_file", "key_file", "key_password"):
+            if getattr(security, name) is not None:
+                problems.add(join(path, name), "needs `tls: true` beside it")
+    if security.certificate_file is not None and security.key_file is None:
+        problems.add(join(path, "key_file"), "is required beside certificate_file")
+    for name in ("key_file", "key_password"):
+        if getattr(security, name) is not None and security.certificate_file is None:
+            problems.add(join(path, "certificate_file"), f"is required beside {name}")
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    sound = bool(colon and host) and not any(mark in host for mark in "/@ ,")
+    return sound and port.isdecimal() and 1 <= int(port) <= 65_535
