@@ -11,6 +11,7 @@ or sink key at its cap is out of it until one of its attempts ends.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -140,6 +141,24 @@ class Slots(Generic[Item]):
         self.waiting -= len(items)
         self._refresh(tenant_id, key)
         return items
+
+    def withdraw(self, unwanted: Callable[[Item], bool]) -> list[Item]:
+        """Take the waiting rows out that `unwanted` names; the others keep their order."""
+        taken: list[Item] = []
+        for line in (self._live, self._replayed):
+            for key, queue in list(line.queues.items()):
+                found = [item for item in queue if unwanted(item)]
+                if not found:
+                    continue
+                taken += found
+                left = deque(item for item in queue if not unwanted(item))
+                if left:
+                    line.queues[key] = left
+                else:
+                    del line.queues[key]
+                self._refresh(self._tenant_of[key], key)
+        self.waiting -= len(taken)
+        return taken
 
     def drain(self) -> list[Item]:
         """Take every waiting row out, in no order: a stop gives them back."""

@@ -281,6 +281,19 @@ class Attempts:
             claim.slotted = False
             self._slots.done(claim.row.tenant_id, claim.key, replayed=claim.replayed)
 
+    def abandon(self, claim: Claim) -> None:
+        """Give a claim up, wherever it is: nothing comes of it any more, and its slot is free."""
+        if claim.settled:
+            return
+        claim.settled = True
+        if claim.timer is not None:
+            claim.timer.cancel()
+        self._release(claim)
+        if claim.probe:
+            self._breakers.probe_lost(claim.key)
+        if claim.task is not None:
+            claim.task.cancel()
+
     def _bury(self, claim: Claim, reason: str, at: int) -> None:
         """Dead without an attempt: there is nothing, or nobody, to deliver."""
         outcome = Outcome(*_head(claim), OutcomeKind.DEAD, at, error=reason, error_class=ErrorClass.PERMANENT)

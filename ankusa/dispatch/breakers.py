@@ -6,7 +6,7 @@ restart keeps every open breaker and stampedes no dead sink. Never parks a row i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from ankusa.core import breaker as core
 from ankusa.core.breaker import BreakerSettings, Phase, Verdict
@@ -73,11 +73,26 @@ class Breakers:
         """The probe ended without a result (its row was given back): the next claim is the probe."""
         self._probes.pop(key, None)
 
-    def take_moves(self, at: int) -> tuple[BreakerMove, ...]:
-        """Moves to publish with the next outcomes; `put_back` them when the log refuses."""
-        moves = tuple(BreakerMove(key, self._by_key.get(key, Breaker(at=at))) for key in self._changed)
-        self._changed.clear()
+    def take_moves(self, at: int, among: Set[str] | None = None) -> tuple[BreakerMove, ...]:
+        """Moves to publish with the next outcomes, those of the sink keys `among` or all; `put_back` them when the log
+        refuses."""
+        if not self._changed:
+            return ()
+        taken = self._changed if among is None else self._changed & among
+        moves = tuple(BreakerMove(key, self._by_key.get(key, Breaker(at=at))) for key in taken)
+        self._changed = set() if among is None else self._changed - among
         return moves
+
+    def merge(self, stored: Mapping[str, Breaker]) -> None:
+        """Take what a partition knows that has come to this node: of two entries the later stands."""
+        for key, breaker in stored.items():
+            known = self._by_key.get(key)
+            if known is None or known.at < breaker.at:
+                self._by_key[key] = breaker
+
+    def tell_again(self) -> None:
+        """Publish all that is known once more with the next outcomes: the partition that held it has gone elsewhere."""
+        self._changed.update(self._by_key)
 
     def put_back(self, moves: tuple[BreakerMove, ...]) -> None:
         self._changed.update(move.key for move in moves)

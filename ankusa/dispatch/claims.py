@@ -20,10 +20,11 @@ QUANTUM = 8
 
 
 class Claim:
-    """One claimed row on its way: queued, then running, then settled."""
+    """One claimed row on its way: queued, then running, then settled. One that is `gone` was given up: its row is
+    another node's."""
 
     __slots__ = (
-        *("checking_in", "held", "key", "probe", "replayed", "row", "seq", "settled", "sink", "slotted"),
+        *("checking_in", "gone", "held", "key", "probe", "replayed", "row", "seq", "settled", "sink", "slotted"),
         *("started_at", "task", "timer"),
     )
 
@@ -33,6 +34,7 @@ class Claim:
         self.row = row
         self.replayed = row.replay_id is not None
         self.key = ""
+        self.gone = False
         self.probe = False
         self.held = False
         self.checking_in = False
@@ -115,10 +117,14 @@ class Claims:
             if not room:
                 due.give_back(tenant_id, due_at, seq, sink)
                 continue
-            claim = Claim(seq, sink, row)
-            self.by_place[seq, sink] = claim
-            self.window.claim(tenant_id, row.size_bytes, replayed=replayed)
-            yield claim
+            yield self.take(seq, sink, row)
+
+    def take(self, seq: int, sink: int, row: Row) -> Claim:
+        """Claim a row, whatever the windows say."""
+        claim = Claim(seq, sink, row)
+        self.by_place[seq, sink] = claim
+        self.window.claim(row.tenant_id, row.size_bytes, replayed=claim.replayed)
+        return claim
 
     def finish(self, claim: Claim) -> bool:
         """The claim's outcome is written, or it is given up. True when its tenant had been set aside."""
@@ -127,6 +133,11 @@ class Claims:
         self.window.finish(tenant_id, claim.row.size_bytes, replayed=claim.replayed)
         live, replayed = self._host.live.take_back(tenant_id), self._host.replayed.take_back(tenant_id)
         return live or replayed
+
+    def give_up(self, claim: Claim) -> None:
+        """Unclaim a row that this node has no more."""
+        claim.gone = True
+        self.finish(claim)
 
     def give_back(self, claim: Claim) -> None:
         """Unclaim: the row is due as before."""

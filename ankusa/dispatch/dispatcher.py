@@ -29,6 +29,9 @@ log = logging.getLogger("ankusa.dispatch")
 MAX_SLEEP_MS = 5000
 """The longest sleep while a row waits: a wall clock that steps must not leave a due row asleep for longer."""
 
+WRITE_MS = 5000
+"""How long a stop waits for the last outcomes to be in the store. What is not costs another delivery."""
+
 CANCEL_MS = 1000
 """How long a stop waits for attempts that it cancelled: one that will not end must not keep the process."""
 
@@ -130,7 +133,8 @@ class Dispatcher:
     def _written(self, claims: list[Claim]) -> None:
         """Outcomes are in the store: their rows are free, and so is their room."""
         for claim in claims:
-            self.claims.finish(claim)
+            if not claim.gone:
+                self.claims.finish(claim)
         self.settled += len(claims)
         self._changed.set()
         self.wake()
@@ -161,14 +165,14 @@ class Dispatcher:
         (`unavailable`) while stopped, while the store refuses, or when it is not through within `within_ms`: what has
         died is dead, and another call goes on with the rest.
         """
-        if self._stopped or not self._buffer.flush():
+        if self._stopped or not await self._buffer.settled(within_ms):
             return None
         try:
             count = await self._kills.run(source_id, within_ms, lambda: self._stopped)
         except StoreError as error:
             log.warning("event=dead_letter_source_refused source=%s reason=%s", source_id, error)
             return None
-        return count if self._buffer.flush() else None
+        return count if await self._buffer.settled(within_ms) else None
 
     async def tick(self) -> int:
         """Run until nothing is claimed, running or due; the count of rows settled meanwhile. A row in backoff is not
@@ -183,6 +187,34 @@ class Dispatcher:
                 return self.settled - before
             self.wake()
             await self._changed.wait()
+
+    async def revoke(self, revoked: Callable[[int], bool], grace_ms: int) -> None:
+        """Give up the rows whose seq `revoked` names: they are another node's from now on, and due there.
+
+        The host hands out none of them any more. Queued ones are given up at once; running attempts have `grace_ms`,
+        and what comes of them is still published; then they are cancelled, and nothing more is.
+        """
+        self.slots.withdraw(lambda claim: revoked(claim.seq))
+        held = [claim for claim in self.claims.by_place.values() if revoked(claim.seq)]
+        idle = [claim for claim in held if claim.task is None and not claim.settled]
+        self._give_up(idle)
+        tasks = {claim.task for claim in held if claim.task and not claim.settled}
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_ms / 1000)
+        late = [claim for claim in held if not claim.settled]
+        self._give_up(late)
+        await self._buffer.settled(WRITE_MS)
+        self._give_up([claim for claim in held if self.claims.by_place.get((claim.seq, claim.sink)) is claim])
+        self._buffer.forget_gone()
+        self.breakers.tell_again()
+        log.info("event=rows_revoked queued=%d finished=%d given_up=%d", len(idle), len(tasks) - len(late), len(late))
+
+    def _give_up(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            self.attempts.abandon(claim)
+            self.claims.give_up(claim)
+        self._changed.set()
+        self.wake()
 
     async def stop(self, grace_ms: int) -> None:
         """Drain: no new claims, `grace_ms` for running attempts; the rest are due at the next start."""
@@ -205,7 +237,7 @@ class Dispatcher:
         for claim in self.claims.by_place.values():
             if claim.timer is not None:
                 claim.timer.cancel()
-        self._buffer.flush()
+        await self._buffer.settled(WRITE_MS)
         self._buffer.close()
         self._changed.set()
 

@@ -8,14 +8,15 @@ of each row; never touches a running attempt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ankusa.core.slots import Slots
 from ankusa.dispatch.claims import Claim, Claims
 from ankusa.dispatch.ports import DispatchHost, Place, Waiting
 from ankusa.dispatch.stats import DispatchStats
 from ankusa.store.errors import StoreError
-from schemas.records import ErrorClass, Outcome, OutcomeBatch, OutcomeKind, Row
+from schemas.records import ErrorClass, Outcome, OutcomeBatch, OutcomeKind, Row, RowState
 
 REASON = "dead_lettered"
 """What a row says that died this way."""
@@ -71,10 +72,14 @@ class Kills:
         try:
             self._kill_queued(source_id, kill)
             for waiting in self._host.waiting(source_id):
-                self._kill_waiting(waiting, kill)
+                written = self._kill_waiting(waiting, kill)
                 await asyncio.sleep(0)
+                if written is not None and not written.done():
+                    await asyncio.wait({written}, timeout=max(0, ends_s - loop.time()))
                 if stopped() or loop.time() >= ends_s:
                     return None
+                if written is not None and (error := written.result()) is not None:
+                    raise error
             return kill.count
         finally:
             kill.calls -= 1
@@ -98,16 +103,46 @@ class Kills:
         for claim in idle:
             self._kill(claim, kill, at)
 
-    def _kill_waiting(self, waiting: list[Waiting], kill: Kill) -> None:
-        """Rows that nobody has claimed. Between the host's reading and this writing nothing else runs."""
+    def _kill_waiting(self, waiting: list[Waiting], kill: Kill) -> asyncio.Future[StoreError | None] | None:
+        """Rows that nobody has claimed. They are claimed until they are dead in the store, which the answer tells of:
+        between the host's reading and that nobody else may take one."""
         at = self._clock()
         found = [one for one in waiting if one.place not in self._claims.by_place]
         if not found:
-            return
+            return None
         outcomes = tuple(kill.outcome(place, row, at, hook_stored=stored) for place, row, stored in found)
-        self._host.publish(OutcomeBatch(outcomes), {one.place: one.row for one in found})
-        for outcome in outcomes:
-            self._stats.outcomes[outcome.kind] += 1
+        claims = [self._claims.take(*one.place, one.row) for one in found]
+        written: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        ended = partial(self._ended, claims, outcomes, written)
+        for claim in claims:
+            claim.settled = True
+        try:
+            self._host.publish(OutcomeBatch(outcomes), {one.place: one.row for one in found}, ended)
+        except StoreError as error:
+            ended(error)
+            raise
+        return written
+
+    def _ended(
+        self,
+        claims: Sequence[Claim],
+        outcomes: Sequence[Outcome],
+        written: asyncio.Future[StoreError | None],
+        error: StoreError | None,
+    ) -> None:
+        """The rows of a slice are dead in the store, or are not, and due as before."""
+        for claim in claims:
+            if claim.gone:
+                continue
+            if error is None or claim.row.state is not RowState.PENDING:
+                self._claims.finish(claim)
+            else:
+                self._claims.give_back(claim)
+        if error is None:
+            for outcome in outcomes:
+                self._stats.outcomes[outcome.kind] += 1
+        if not written.done():
+            written.set_result(error)
 
     def _kill(self, claim: Claim, kill: Kill, at: int) -> None:
         try:

@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ankusa.dispatch.sources import DispatchSource
+from ankusa.store.errors import StoreError
 from schemas.records import Breaker, Envelope, OutcomeBatch, Row
 
 Place = tuple[int, int]
 """A row's id: `(seq, sink)`."""
+
+
+Written = Callable[[StoreError | None], None]
+"""Told once that what was published is in the store, or why it is not: then it may be published again."""
 
 
 class Waiting(NamedTuple):
@@ -46,6 +51,10 @@ class DispatchHost(Protocol):
     def unavailable(self) -> str | None:
         """Why nothing can be read or written now, None while all is well."""
 
+    @property
+    def partition_of(self) -> Callable[[int], int] | None:
+        """The partition of a row's seq; None where there is but one. What is published together is of one partition."""
+
     def claimable(self, seq: int) -> bool:
         """Whether the hook is durable: a row of one that is not must not be claimed."""
 
@@ -57,14 +66,18 @@ class DispatchHost(Protocol):
         """Whether the hook is there, decodable or not. Raises StoreError."""
 
     def waiting(self, source_id: str) -> Iterator[list[Waiting]]:
-        """Slices of a source's rows that wait, claimed ones included, each read when it is asked for. A slice may be
-        empty; what one says holds until something else is written. Raises StoreError."""
+        """Slices of a source's rows that wait, claimed ones included, each read when it is asked for. A slice is of
+        one partition and may be empty; what one says holds until something else is written. Raises StoreError."""
 
     def breakers(self) -> Mapping[str, Breaker]:
         """Stored breakers by sink key text."""
 
-    def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
-        """Append and fold outcomes; `claimed` holds their rows as claimed. Raises StoreError."""
+    def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row], written: Written) -> None:
+        """Append and fold outcomes of one partition; `claimed` holds their rows as claimed.
+
+        `written` is called when they are folded: before this returns, or later from the event loop. Until then their
+        rows may look as before. Raises StoreError when they are refused at once; then `written` is not called.
+        """
 
 
 class SourcesUnavailableError(Exception):

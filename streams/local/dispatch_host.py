@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ankusa.dispatch.ports import Place, Waiting
+from ankusa.dispatch.ports import Place, Waiting, Written
 from ankusa.store import keys
 from ankusa.store.due import DueIndex
 from schemas.records import INDEX_BITS, Breaker, CheckIn, Envelope, Job, Lane, OutcomeBatch, Row
@@ -48,6 +48,8 @@ class _Claimed:
 class LocalDispatchHost:
     """Implements `ankusa.dispatch.ports.DispatchHost`."""
 
+    partition_of = None
+
     def __init__(self, log: LocalLog) -> None:
         self._log = log
 
@@ -88,5 +90,6 @@ class LocalDispatchHost:
     async def check_in(self, record: CheckIn) -> None:
         await self._log.check_in(record)
 
-    def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row]) -> None:
+    def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row], written: Written) -> None:
         self._log.publish(batch, _Claimed(self._log, claimed))
+        written(None)

@@ -93,6 +93,14 @@ class SlotsMachine(RuleBasedStateMachine):
         assert sorted(taken) == sorted(one for one in self.waiting if one[1] == key[1])
         self.waiting = [one for one in self.waiting if one[1] != key[1]]
 
+    @rule(tenant=st.sampled_from(TENANTS), odd=st.booleans())
+    def withdraw(self, tenant: str, odd: bool) -> None:
+        def unwanted(item: Item) -> bool:
+            return item[0] == tenant and item[3] % 2 == odd
+
+        assert sorted(self.slots.withdraw(unwanted)) == sorted(filter(unwanted, self.waiting))
+        self.waiting = [one for one in self.waiting if not unwanted(one)]
+
     @rule(caps=CAPS)
     def reconfigure(self, caps: Caps) -> None:
         self.slots.reconfigure(caps)
