@@ -104,7 +104,7 @@ class Row(Struct, frozen=True, array_like=True, gc=False):
 
     `generation` counts the outcomes folded into the row; an outcome that saw another one is stale.
     `first_at` is when its first attempt started, or it first parked, 0 before; a revived row starts again at 0.
-    `lane` is the lane's key of an ordered sink, and `place` its turn in it: lower goes first.
+    `lane` is the lane's key of an ordered sink, and `place` its turn in it (0 without a lane): lower goes first.
     """
 
     state: RowState
@@ -252,7 +252,10 @@ class Revival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Page(Struct, frozen=True, array_like=True, tag="page"):
-    """What one replay page did: rows moved and the job's new cursor, one value, so they cannot come apart."""
+    """What one replay page did: rows moved and the job's new cursor, one value, so they cannot come apart.
+
+    `epoch` is the owner's who read the rows, where partitions change owners (see `Takeover`); 0 where none does.
+    """
 
     job_id: str
     at: int
@@ -262,6 +265,7 @@ class Page(Struct, frozen=True, array_like=True, tag="page"):
     revivals: tuple[Revival, ...]
     finished: bool = False
     throttled: dict[str, int] = {}
+    epoch: int = 0
 
 
 class BreakerState(IntEnum):
@@ -311,7 +315,15 @@ class CheckIn(Struct, frozen=True, array_like=True, tag="check_in"):
     seqs: tuple[int, ...]
 
 
-OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn
+class Takeover(Struct, frozen=True, array_like=True, tag="takeover"):
+    """A worker begins to act for the record's partition. Its offset is the owner's epoch: a page that carries another
+    one was read by an owner of before, and is refused. `at` is unix ms."""
+
+    owner: str
+    at: int
+
+
+OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn | Takeover
 
 
 class PenEntry(Struct, frozen=True, array_like=True, gc=False):

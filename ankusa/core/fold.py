@@ -60,6 +60,7 @@ from schemas.records import (
     Purge,
     Row,
     RowState,
+    Takeover,
     lane_key,
     seq_of,
     sink_key,
@@ -104,13 +105,19 @@ def dedupe_scope(envelope: Envelope) -> str | None:
 
 
 def fold_commit(
-    offset: int, at: int, hooks: Sequence[tuple[Envelope, bytes, bytes] | None], tables: Tables
+    offset: int,
+    at: int,
+    hooks: Sequence[tuple[Envelope, bytes, bytes] | None],
+    tables: Tables,
+    turn: int | None = None,
 ) -> tuple[list[Op], list[Accepted | Duplicate]]:
     """A commit of `(envelope, its bytes, body)`: the operations, and one answer per hook in order.
 
     A repeat inside the TTL, in the table or earlier in this commit, makes no hook and no row. None is a place whose
-    hook is no longer in the log: it keeps the seqs of those after it.
+    hook is no longer in the log: it keeps the seqs of those after it. `turn` counts the records folded, where it is not
+    the offset that does so: the turn in a lane is taken from it, which replayed rows join too.
     """
+    turn = offset if turn is None else turn
     ops: list[Op] = []
     answers: list[Accepted | Duplicate] = []
     fresh: dict[str, str] = {}
@@ -137,7 +144,7 @@ def fold_commit(
             row = rows.new_row(envelope.tenant_id, envelope.source_id, sink_type, at, size_bytes)
             if envelope.ordering_keys and (key := envelope.ordering_keys[sink]) is not None:
                 lane = lane_key(envelope.tenant_id, envelope.source_id, sink, sink_type, key)
-                row = lanes.join(replace(row, lane=lane), seq, seq, at)
+                row = lanes.join(replace(row, lane=lane), seq, seq_of(turn, index), at)
             ops.append(PutRow(seq, sink, row, None))
         answers.append(Accepted(envelope.id, seq))
     ops.extend(_lane_ops(lanes))
@@ -149,15 +156,17 @@ def _lane_ops(lanes: Lanes) -> Iterator[Op]:
         yield PutLane(key, lane, was)
 
 
-def fold_outcomes(record: OutcomeRecord, offset: int, at: int, tables: Tables) -> list[Op]:
-    """Outcomes, a replay page, a healing or a check-in. `offset` is the record's; `at` its log time, which never runs
-    backwards and which death times take."""
+def fold_outcomes(record: OutcomeRecord, turn: int, at: int, tables: Tables) -> list[Op]:
+    """Outcomes, a replay page, a healing or a check-in. `turn` counts the records folded; `at` is the record's log
+    time, which never runs backwards and which death times take."""
     if isinstance(record, Page):
-        return _fold_page(record, offset, at, tables)
+        return _fold_page(record, turn, at, tables)
     if isinstance(record, LaneHeal):
         return _fold_heal(record, at, tables)
     if isinstance(record, CheckIn):
         return _fold_check_in(record, tables)
+    if isinstance(record, Takeover):
+        return []  # whose pages count is the host's to judge: it knows offsets
     return _fold_batch(record, at, tables)
 
 
@@ -256,7 +265,7 @@ def _fold_check_in(record: CheckIn, tables: Tables) -> list[Op]:
     return ops
 
 
-def _fold_page(page: Page, offset: int, at: int, tables: Tables) -> list[Op]:
+def _fold_page(page: Page, turn: int, at: int, tables: Tables) -> list[Op]:
     job = tables.job(page.job_id)
     if job is None:
         return []
@@ -272,7 +281,7 @@ def _fold_page(page: Page, offset: int, at: int, tables: Tables) -> list[Op]:
         done.add(place)
         revived = rows.revive(row, page.job_id, at)
         if revived.lane is not None:
-            revived = lanes.join(revived, revival.seq, seq_of(offset, index), at)
+            revived = lanes.join(revived, revival.seq, seq_of(turn, index), at)
         ops.append(PutRow(revival.seq, revival.sink, revived, row))
         attempt = Attempt(OutcomeKind.REVIVED, at, 0, 0, row.source_id, row.sink_type, replay_id=page.job_id)
         ops.append(PutAttempt(revival.seq, revival.sink, row.generation, attempt))

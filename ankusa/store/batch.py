@@ -12,7 +12,7 @@ from ankusa.core import ops
 from ankusa.core.set_up import DropRecord, PutEntry
 from ankusa.store import keys
 from ankusa.store.counts import LANES, PEN
-from ankusa.store.database import Batch
+from ankusa.store.database import Target
 from schemas import records
 from schemas.records import BreakerState, Row, RowState
 
@@ -22,7 +22,7 @@ class Writer:
 
     __slots__ = ("added", "batch", "changes", "handles", "settled")
 
-    def __init__(self, batch: Batch, handles: Mapping[str, Any]) -> None:
+    def __init__(self, batch: Target, handles: Mapping[str, Any]) -> None:
         """`handles` are the families'. `changes` are of counts by sink key, `added` due keys by class and tenant,
         `settled` seqs of which a row has gone."""
         self.batch = batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
-from ankusa.store.database import Batch, Database
+from ankusa.store.database import Database, Target
 
 _COUNTS = struct.Struct(">qqq")
 
@@ -25,7 +25,7 @@ class Counts:
             key.decode(): _COUNTS.unpack(value) for key, value in database.items("counts", b"", b"\xff")
         }
 
-    def put(self, batch: Batch, changes: Mapping[str, list[int]]) -> None:
+    def put(self, batch: Target, changes: Mapping[str, list[int]]) -> None:
         """Write the changed counts into `batch`."""
         handle = self._database.handles["counts"]
         for key, change in changes.items():

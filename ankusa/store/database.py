@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rocksdict import (
     BlockBasedOptions,
@@ -26,6 +26,14 @@ from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError,
 from ankusa.store.keys import prefix_end
 
 Batch = WriteBatch
+
+
+class Target(Protocol):
+    """What keys are written to: a batch, or what writes down beside it what goes into one."""
+
+    def put(self, key: bytes, value: bytes, column_family: Any, /) -> None: ...
+    def delete(self, key: bytes, column_family: Any, /) -> None: ...
+
 
 MEMTABLE_BYTES = 16 << 20
 """A family's write buffer. Fourteen families could reach 224 MiB, so the sum is capped below."""

@@ -15,7 +15,7 @@ from ankusa.core.set_up import SetUpTable
 from ankusa.store import keys
 from ankusa.store.batch import Writer
 from ankusa.store.counts import LANES, PEN, Counts
-from ankusa.store.database import Batch, Database
+from ankusa.store.database import Database, Target
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
 from schemas import records
@@ -214,7 +214,7 @@ class Tables:
 
     # -- writing -----------------------------------------------------------
 
-    def apply(self, batch: Batch, ops: Iterable[operations.Op]) -> Applied:
+    def apply(self, batch: Target, ops: Iterable[operations.Op]) -> Applied:
         """Put a fold's operations into `batch`. Once it is written, call the answer's `written`, then `announce`.
 
         What is kept in memory changes only then: a batch that RocksDB refuses must leave no trace here. A row is
