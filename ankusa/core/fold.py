@@ -74,8 +74,8 @@ class Tables(Protocol):
     def job(self, job_id: str) -> Job | None: ...
     def breaker(self, key: str) -> Breaker | None: ...
     def lane(self, key: str) -> Lane | None: ...
-    def members(self, key: str) -> Iterator[tuple[int, int]]:
-        """`(place, seq)` of a lane's members, in order."""
+    def members(self, key: str, place: int = 0) -> Iterator[tuple[int, int]]:
+        """`(place, seq)` of a lane's members, in order, from `place` on."""
 
     def checked_in(self, seq: int) -> tuple[str, int] | None:
         """`(pack, position)` of a hook's body in the blob store, None when it was not checked in."""
@@ -144,7 +144,7 @@ def fold_commit(
             row = rows.new_row(envelope.tenant_id, envelope.source_id, sink_type, at, size_bytes)
             if envelope.ordering_keys and (key := envelope.ordering_keys[sink]) is not None:
                 lane = lane_key(envelope.tenant_id, envelope.source_id, sink, sink_type, key)
-                row = lanes.join(replace(row, lane=lane), seq, seq_of(turn, index), at)
+                row = lanes.join(replace(row, lane=lane, place=seq_of(turn, index)), seq, at)
             ops.append(PutRow(seq, sink, row, None))
         answers.append(Accepted(envelope.id, seq))
     ops.extend(_lane_ops(lanes))
@@ -281,7 +281,7 @@ def _fold_page(page: Page, turn: int, at: int, tables: Tables) -> list[Op]:
         done.add(place)
         revived = rows.revive(row, page.job_id, at)
         if revived.lane is not None:
-            revived = lanes.join(revived, revival.seq, seq_of(turn, index), at)
+            revived = lanes.join(replace(revived, place=seq_of(turn, index)), revival.seq, at)
         ops.append(PutRow(revival.seq, revival.sink, revived, row))
         attempt = Attempt(OutcomeKind.REVIVED, at, 0, 0, row.source_id, row.sink_type, replay_id=page.job_id)
         ops.append(PutAttempt(revival.seq, revival.sink, row.generation, attempt))

@@ -127,9 +127,9 @@ def revive(row: Row, replay_id: str, at: int) -> Row:
     )
 
 
-def waiting(row: Row, place: int) -> Row:
-    """A new or revived row that waits in its lane, at `place`, instead of being due."""
-    return replace(row, state=RowState.MEMBER, place=place)
+def waiting(row: Row) -> Row:
+    """A new or revived row that waits at its place in its lane instead of being due."""
+    return replace(row, state=RowState.MEMBER)
 
 
 def promoted(row: Row, at: int) -> Row:

@@ -35,8 +35,8 @@ class _Claimed:
     def lane(self, key: str) -> Lane | None:
         return self._log.tables.lane(key)
 
-    def members(self, key: str) -> Iterator[tuple[int, int]]:
-        return self._log.tables.members(key)
+    def members(self, key: str, place: int = 0) -> Iterator[tuple[int, int]]:
+        return self._log.tables.members(key, place)
 
     def checked_in(self, seq: int) -> tuple[str, int] | None:
         return self._log.tables.checked_in(seq)

@@ -77,7 +77,7 @@ class Memory:
     def lane(self, key: str) -> Lane | None:
         return None
 
-    def members(self, key: str) -> Iterator[tuple[int, int]]:
+    def members(self, key: str, place: int = 0) -> Iterator[tuple[int, int]]:
         return iter(())
 
     def dedupe(self, key: str) -> tuple[str, int] | None:

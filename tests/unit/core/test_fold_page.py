@@ -27,7 +27,7 @@ class OneDeadRow:
     def lane(self, key: str) -> Lane | None:
         return None
 
-    def members(self, key: str) -> Iterator[tuple[int, int]]:
+    def members(self, key: str, place: int = 0) -> Iterator[tuple[int, int]]:
         return iter(())
 
     def checked_in(self, seq: int) -> tuple[str, int] | None:
