@@ -1,4 +1,4 @@
-"""The command line: `ankusa serve | demo | check-config | print-config | replay | version` (spec 07).
+"""The command line: `ankusa serve | demo | check-config | print-config | topics | replay | version` (spec 07).
 
 Owns arguments, exit statuses and what is said on a terminal. Everything heavy is imported by the command that needs
 it, so that `version` and `--help` answer at once.
@@ -56,6 +56,11 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("config", metavar="FILE", nargs="?", default=argparse.SUPPRESS)
     command.add_argument("--config", metavar="FILE", help="the same (else $ANKUSA_CONFIG, else the demo source)")
     command.set_defaults(command=print_config)
+
+    command = commands.add_parser("topics", help="make the topics of the Kafka host, or say what is wrong with them")
+    command.add_argument("action", choices=("create", "check"))
+    command.add_argument("--config", metavar="FILE", help="the YAML file (else $ANKUSA_CONFIG)")
+    command.set_defaults(command=topics)
 
     _add_replay(commands.add_parser("replay", help="start a replay on one or more nodes, and watch it"))
 
@@ -130,6 +135,32 @@ def print_config(arguments: argparse.Namespace) -> int:
 
     print(yaml.safe_dump(redact(config), sort_keys=False, allow_unicode=True), end="")
     return OK
+
+
+def topics(arguments: argparse.Namespace) -> int:
+    """Make what is missing, or only look; 0 when every topic is then as it must be."""
+    config = _load(arguments.config)
+    if config is None:
+        return CONFIG_EXIT
+    if config.log.type != "kafka":
+        print("log.type: is local; only `log.type: kafka` has topics", file=sys.stderr)
+        return CONFIG_EXIT
+    from streams.kafka.topic_admin import ClusterError, TopicAdmin
+
+    admin = TopicAdmin(config)
+    try:
+        if arguments.action == "create":
+            for line in admin.create():
+                print(line)
+        wrong = admin.check()
+    except ClusterError as error:
+        print(f"kafka.brokers {', '.join(config.kafka.brokers)}: {error}", file=sys.stderr)
+        return FAILED
+    for one in wrong:
+        print(one, file=sys.stderr)
+    if not wrong:
+        print(f"the topics of {config.kafka.prefix} are as they must be")
+    return FAILED if wrong else OK
 
 
 def replay(arguments: argparse.Namespace) -> int:

@@ -58,22 +58,35 @@ class Server:
     ) -> None:
         """Start `command` and wait until `port` is open and its output has `ready`."""
         self.port = port
+        self._command = command
+        self._home = home
+        self._env = {**os.environ, "PATH": SYSTEM_PATH, **(env or {})}
+        self._ready = ready
         self._output = home / "output"
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start it on the port and the data it had, after `stop` or `kill`."""
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=home,
-                env={**os.environ, "PATH": SYSTEM_PATH, **(env or {})},
+                cwd=self._home,
+                env=self._env,
                 start_new_session=True,
             )
         try:
-            self._await(command[0], ready)
+            self._await(self._command[0], self._ready)
         except BaseException:
             self.stop()
             raise
+
+    def kill(self) -> None:
+        """End it as a crash does, with nothing said or written."""
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         """End the server and everything it started, however it takes it."""

@@ -1,0 +1,211 @@
+"""Topics made on the cluster, and compared with what they must be like (`topics.py`).
+
+Owns the calls of the admin client and the words for what is wrong, each with the way out. Blocking: for the command
+line and for threads. It deletes nothing, and never changes the number of a topic's partitions: that number decides
+where a row lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from msgspec import Struct
+
+from schemas.config import Config
+from streams.kafka.clients import client_settings, log
+from streams.kafka.topics import TopicSpec, topic_specs
+
+REQUEST_S = 10.0
+"""For one request to the cluster. Creating nine topics of twelve partitions takes a second or two."""
+
+SEEN_S = 10.0
+"""A created topic is known to every broker a moment later."""
+
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+CREATE = "run `ankusa topics create`"
+
+
+class ClusterError(Exception):
+    """The cluster did not do what it was asked: it cannot be reached, or it refused. The text says which and why."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class Wrong(Struct, frozen=True):
+    """What is wrong with a topic, and the way out. `key` is the setting that is to be set, where one is."""
+
+    topic: str
+    what: str
+    way_out: str
+    missing: bool = False
+    key: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.what}; {self.way_out}"
+
+
+class TopicAdmin:
+    """The topics of one fleet on its cluster."""
+
+    def __init__(self, config: Config) -> None:
+        """Connects when it is first asked."""
+        self._specs = topic_specs(config)
+        self._admin = AdminClient(client_settings(config.kafka, "admin"), logger=log)
+
+    def check(self) -> list[Wrong]:
+        """Everything that is missing or wrong. Raises ClusterError."""
+        found = self._described()
+        wrong = [_missing(spec) for spec in self._specs if spec.name not in found]
+        present = [spec for spec in self._specs if spec.name in found]
+        settings = self._settings(present)
+        for spec in present:
+            partitions, copies = found[spec.name]
+            wrong += _shape(spec, partitions, copies)
+            wrong += _settings(spec, settings[spec.name])
+        return wrong
+
+    def create(self) -> list[str]:
+        """Make what is missing and set what is set wrongly; a line for each. Again, it does nothing.
+
+        Raises ClusterError. What only a person can mend is left, for `check` to tell.
+        """
+        by_name = {spec.name: spec for spec in self._specs}
+        wrong = self.check()
+        done = [self._make(by_name[one.topic]) for one in wrong if one.missing]
+        keys: dict[str, list[str]] = {}
+        for one in wrong:
+            if one.key is not None:
+                keys.setdefault(one.topic, []).append(one.key)
+        done += [self._set(by_name[topic], names) for topic, names in keys.items()]
+        self._await_made([one.topic for one in wrong if one.missing])
+        return done
+
+    # -- the calls ----------------------------------------------------------------
+
+    def _described(self) -> dict[str, tuple[int, int]]:
+        """By name the partitions of each topic that is there, and the fewest copies one has."""
+        futures = self._admin.describe_topics(
+            TopicCollection([spec.name for spec in self._specs]), request_timeout=REQUEST_S
+        )
+        found: dict[str, tuple[int, int]] = {}
+        for name, future in futures.items():
+            try:
+                partitions = future.result().partitions
+            except KafkaException as error:
+                if error.args[0].code() not in _UNKNOWN:
+                    raise _cluster_error(f"cannot describe {name}", error) from error
+                continue
+            found[name] = len(partitions), min(len(partition.replicas) for partition in partitions)
+        return found
+
+    def _settings(self, specs: Sequence[TopicSpec]) -> dict[str, dict[str, str]]:
+        if not specs:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, spec.name) for spec in specs]
+        settings: dict[str, dict[str, str]] = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=REQUEST_S).items():
+            entries = _result(f"cannot read the settings of {resource.name}", future)
+            settings[resource.name] = {key: str(entry.value) for key, entry in entries.items()}
+        return settings
+
+    def _make(self, spec: TopicSpec) -> str:
+        settings = {key: setting.value for key, setting in spec.settings.items()}
+        topic = NewTopic(spec.name, spec.partitions, spec.replication, config=settings)
+        (future,) = self._admin.create_topics([topic], request_timeout=REQUEST_S).values()
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return f"{spec.name}: somebody else made it meanwhile"
+            raise _cluster_error(_no_topic(spec, error), error) from error
+        return f"{spec.name}: made, {spec.partitions} partitions, {spec.replication} copies"
+
+    def _set(self, spec: TopicSpec, keys: Sequence[str]) -> str:
+        entries = [
+            ConfigEntry(key, spec.settings[key].value, incremental_operation=AlterConfigOpType.SET) for key in keys
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, spec.name, incremental_configs=entries)
+        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=REQUEST_S).values()
+        _result(f"cannot set {', '.join(keys)} of {spec.name}", future)
+        return f"{spec.name}: set " + ", ".join(f"{key}={spec.settings[key].value}" for key in keys)
+
+    def _await_made(self, names: Sequence[str]) -> None:
+        deadline_s = time.monotonic() + SEEN_S
+        while missing := set(names) - self._described().keys():
+            if time.monotonic() > deadline_s:
+                raise ClusterError(f"made, and not to be seen after {SEEN_S:.0f} s: {min(missing)}", refused=False)
+            time.sleep(0.1)
+
+
+def _missing(spec: TopicSpec) -> Wrong:
+    return Wrong(spec.name, "is missing", CREATE, missing=True)
+
+
+def _shape(spec: TopicSpec, partitions: int, copies: int) -> list[Wrong]:
+    wrong: list[Wrong] = []
+    if partitions != spec.partitions:
+        way_out = (
+            f"it cannot be changed once there are hooks: set kafka.partitions to {partitions} on every node, "
+            "or another kafka.prefix"
+        )
+        wrong.append(Wrong(spec.name, f"has {partitions} partitions, wanted {spec.partitions}", way_out))
+    if copies < spec.replication:
+        way_out = (
+            f"give it more with kafka-reassign-partitions.sh, or set kafka.replication to {copies}, "
+            "which says that a loss of brokers may lose hooks"
+        )
+        wrong.append(Wrong(spec.name, f"has {copies} copies of a partition, wanted {spec.replication}", way_out))
+    return wrong
+
+
+def _settings(spec: TopicSpec, found: dict[str, str]) -> list[Wrong]:
+    return [
+        Wrong(spec.name, f"{key} is {found.get(key)}, wanted {setting.rule.value} {setting.value}", CREATE, key=key)
+        for key, setting in spec.settings.items()
+        if key not in found or not setting.holds(found[key])
+    ]
+
+
+def _no_topic(spec: TopicSpec, error: KafkaException) -> str:
+    if error.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR:
+        return (
+            f"kafka.replication: the cluster has fewer brokers than the {spec.replication} copies wanted of {spec.name}"
+        )
+    return f"cannot make {spec.name}"
+
+
+def _result(doing: str, future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except KafkaException as error:
+        raise _cluster_error(doing, error) from error
+
+
+_AWAY = frozenset(
+    {
+        *(KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE),
+        *(KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER, KafkaError.BROKER_NOT_AVAILABLE),
+        *(KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION),
+    }
+)
+
+
+def _cluster_error(doing: str, error: KafkaException) -> ClusterError:
+    cause: KafkaError = error.args[0]
+    away = cause.code() in _AWAY or cause.retriable()
+    return ClusterError(f"{doing}: {cause.str()}", refused=not away)

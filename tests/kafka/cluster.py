@@ -1,0 +1,111 @@
+"""A real broker for the tests of the Kafka host, and what they share: a configuration on it, and an independent reader.
+
+The broker is a container where a Docker daemon answers and testcontainers is installed, else the jars that
+`tests/support/install_brokers.sh` fetched. Tests that kill a broker need one of their own: `brokers.Kafka`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+
+from schemas.config import Config, Http, Kafka, LogSettings, Node, Sink, Source, Verify
+from tests.support import brokers
+
+READ_S = 20.0
+IMAGE = "apache/kafka:3.9.1"
+SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.backoff.ms": "500"}
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def running(home: Path) -> Iterator[str]:
+    """A broker; its address."""
+    if _docker_answers():
+        from testcontainers.kafka import KafkaContainer
+
+        with KafkaContainer(IMAGE).with_kraft() as container:
+            yield container.get_bootstrap_server()
+    else:
+        server = brokers.required(lambda: start(home))
+        try:
+            yield address(server)
+        finally:
+            server.stop()
+
+
+def start(home: Path, settings: Mapping[str, str] | None = None) -> brokers.Kafka:
+    """A broker of the jars, whose data is in `home`. Raises BrokerUnavailableError."""
+    (port,) = brokers.free_ports(1)
+    return brokers.Kafka(home, port, port, {**SETTINGS, **(settings or {})})
+
+
+def address(server: brokers.Kafka) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def configuration(broker: str, *, partitions: int = 4, **changes: Any) -> Config:
+    """One source, `orders`, on the broker under a prefix that nobody else has. `changes` are sections."""
+    kafka = Kafka(brokers=(broker,), prefix=new_prefix(), partitions=partitions, replication=1)
+    source = Source(name="orders", verify=Verify(type="none"), sinks=(Sink(type="log"),))
+    config = Config(
+        node=Node(roles=("edge",)),
+        log=LogSettings(type="kafka"),
+        kafka=kafka,
+        http=Http(port=0),
+        sources={"orders": source},
+    )
+    return msgspec.structs.replace(config, **changes)
+
+
+def new_prefix() -> str:
+    """For the topics of one test."""
+    return f"t{os.getpid()}-{next(_numbers)}."
+
+
+def read_all(broker: str, topic: str) -> list[ConsumerRecord]:
+    """Every record of a topic, read by kafka-python up to the ends the partitions have now."""
+    consumer = KafkaConsumer(bootstrap_servers=broker, enable_auto_commit=False, auto_offset_reset="earliest")
+    try:
+        partitions = [TopicPartition(topic, number) for number in sorted(_partitions(consumer, topic))]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        records: list[ConsumerRecord] = []
+        deadline = time.monotonic() + READ_S
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for some in consumer.poll(timeout_ms=500).values():
+                records += some
+            assert time.monotonic() < deadline, f"{topic} was not read to its end within {READ_S:.0f} s"
+        return records
+    finally:
+        consumer.close()
+
+
+def _partitions(consumer: KafkaConsumer, topic: str) -> Sequence[int]:
+    deadline = time.monotonic() + READ_S
+    while not (found := consumer.partitions_for_topic(topic)):
+        assert time.monotonic() < deadline, f"{topic} is not there"
+    return sorted(found)
+
+
+def _docker_answers() -> bool:
+    if importlib.util.find_spec("testcontainers") is None:
+        return False
+    import docker
+
+    try:
+        docker.from_env(timeout=5).ping()
+    except docker.errors.DockerException:
+        return False
+    return True
