@@ -1,0 +1,93 @@
+"""The changelog of one partition's tables: what of a batch goes into it, and the bytes of its keys.
+
+An entry is a key and its value, None when it is gone. Only what nothing else can tell is an entry: rows, lanes,
+breakers, jobs, dedupe keys, references, the pen, limits, ids, history, and how far the fold is. Indexes and counts are
+not (they follow from the rows), nor are bodies (the topic `hooks` has them). Ids and history are never changed and
+leave together, so those of one record are one entry, under the record's turn.
+
+| key | value |
+|---|---|
+| letter of the family (1), key in the family | value in the family |
+| `i` or `a`, turn (8) | pairs of key and value, of ids or of attempts |
+
+Owns those bytes; never sends them (`sender.py`) and never makes tables of them (`restoring.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ankusa.store import keys
+from ankusa.store.database import Batch
+from schemas import records
+
+Entry = tuple[bytes, bytes | None]
+
+LETTERS: Mapping[str, bytes] = {
+    "rows": b"r",
+    "lanes": b"l",
+    "breakers": b"b",
+    "jobs": b"j",
+    "dedupe": b"d",
+    "checkins": b"c",
+    "packs": b"k",
+    "pen": b"p",
+    "limits": b"t",
+    "meta": b"m",
+}
+"""Families of which each key is an entry. A letter is never given to another family: changelogs outlive releases."""
+
+PACKED: Mapping[str, bytes] = {"ids": b"i", "attempts": b"a"}
+"""Families of which what one record wrote is one entry."""
+
+FAMILY_OF = {letter: family for family, letter in (*LETTERS.items(), *PACKED.items())}
+
+decode_pack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+decode_entries = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
+encode_entries = records.encode
+
+
+class Letters:
+    """Which family a handle of one open database is of, as a batch is given them."""
+
+    __slots__ = ("packed", "single")
+
+    def __init__(self, handles: Mapping[str, Any]) -> None:
+        """The database keeps its handles alive as long as it is open, so their identities are theirs alone."""
+        self.single = {id(handles[family]): letter for family, letter in LETTERS.items()}
+        self.packed = {id(handles[family]): letter for family, letter in PACKED.items()}
+
+
+class Recorder:
+    """Fills a batch, and writes down the entries of what goes into it. The last of a key is its entry."""
+
+    __slots__ = ("_batch", "_entries", "_letters", "_packs")
+
+    def __init__(self, batch: Batch, letters: Letters) -> None:
+        self._batch = batch
+        self._letters = letters
+        self._entries: dict[bytes, bytes | None] = {}
+        self._packs: dict[bytes, list[tuple[bytes, bytes]]] = {}
+
+    def put(self, key: bytes, value: bytes, column_family: Any, /) -> None:
+        self._batch.put(key, value, column_family)
+        family = id(column_family)
+        letter = self._letters.single.get(family)
+        if letter is not None:
+            self._entries[letter + key] = value
+        elif (letter := self._letters.packed.get(family)) is not None:
+            self._packs.setdefault(letter, []).append((key, value))
+
+    def delete(self, key: bytes, column_family: Any, /) -> None:
+        self._batch.delete(key, column_family)
+        letter = self._letters.single.get(id(column_family))
+        if letter is not None:
+            self._entries[letter + key] = None
+
+    def entries(self, turn: int) -> list[Entry]:
+        """What was written so far. `turn` is the record's."""
+        packs = [(letter + keys.u64(turn), records.encode(pack)) for letter, pack in self._packs.items()]
+        return [*packs, *self._entries.items()]
