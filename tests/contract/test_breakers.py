@@ -105,22 +105,63 @@ def test_a_probe_that_died_with_its_process_holds_nothing(start: Start) -> None:
     assert host.counts() == (0, 0, 0)
 
 
+HOUR_MS = 3_600_000
+PROBES_S = [30, 90, 210, 450, *range(750, 3_600, 300)]
+"""When the probes of a dead sink's first hour go, seconds after its breaker opened: after 30, 60, 120, 240 s, and then
+every 300."""
+
+
+def check_asked_in_the_hour(sink: ScriptedSink) -> None:
+    """Five attempts, and each probe at its time, alone."""
+    times = sink.times()
+    assert len(times) == 5 + len(PROBES_S) == 19
+    opened_at = times[4]
+    for at, due_s in zip(times[5:], PROBES_S, strict=True):
+        assert 0 <= at - opened_at - due_s * 1000 <= 1_000
+    assert sink.most_running == 1
+
+
 def test_a_sink_down_for_an_hour_spends_five_attempts_and_its_probes_and_its_rows_die_at_the_horizon(
     start: Start,
 ) -> None:
-    hour = 3_600_000
     host = start(concurrency=1, **BREAKER)
     sink = ScriptedSink(TRANSIENT)
-    policy = Retry(base_ms=1000, max_ms=60_000, max_attempts=84, max_elapsed_ms=hour, jitter=False)
+    policy = Retry(base_ms=1000, max_ms=60_000, max_attempts=84, max_elapsed_ms=HOUR_MS, jitter=False)
     host.source("orders", sink, retry=policy)
-    host.commit(hooks(30))
-    host.advance(hour - 60_000)
-    assert host.counts()[2] == 0
-    host.advance(600_000)
-    assert host.counts() == (0, 0, 30)
-    # 5, then probes after 30, 60, 120, 240 s and every 300 s.
-    assert 5 < len(sink.got) <= 5 + 4 + 12
-    assert any(host.rows(f"hook-{number:04d}")[0].error == "retry_horizon" for number in range(30))
+    sent, began_at = hooks(30), host.at
+    host.commit(sent)
+    host.advance(began_at + HOUR_MS - 1 - host.at)
+    assert host.counts() == (30, 0, 0)  # to the last millisecond
+    host.advance(1_000)
+    assert host.counts() == host.scanned_counts() == (0, 0, 30)
+    check_asked_in_the_hour(sink)
+    for hook in sent:
+        (row,) = host.rows(hook.id).values()
+        assert row.attempts == len(sink.attempts_of(hook.id))
+        assert row.error == "retry_horizon"
+        assert 0 <= row.at - (row.first_at + HOUR_MS) <= 50
+    assert min(len(sink.attempts_of(hook.id)) for hook in sent) == 0  # some died without an attempt of their own
+    host.advance(HOUR_MS)
+    assert len(sink.got) == 19  # with nobody left to send, nobody probes
+
+
+def test_a_sink_down_for_an_hour_and_back_before_the_horizon_costs_nothing_but_time(start: Start) -> None:
+    host = start(concurrency=1, **BREAKER)
+    sink = ScriptedSink(*[TRANSIENT] * 19, OK)
+    host.source("orders", sink, retry=FOR_EVER)
+    sent = hooks(30)
+    host.commit(sent)
+    host.advance(HOUR_MS)
+    assert host.counts() == (30, 0, 0)
+    check_asked_in_the_hour(sink)
+    tried = {hook.id: len(sink.attempts_of(hook.id)) for hook in sent}
+    assert {hook.id: host.rows(hook.id)[0].attempts for hook in sent} == tried
+    host.advance(300_000)
+    assert host.counts() == (0, 0, 0)
+    assert len(sink.got) == 19 + 30
+    assert {hook.id: sink.attempts_of(hook.id) for hook in sent} == {
+        hook_id: list(range(1, count + 2)) for hook_id, count in tried.items()
+    }
 
 
 def test_the_horizon_of_a_row_that_only_parked_begins_at_its_first_park(start: Start) -> None:

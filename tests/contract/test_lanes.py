@@ -115,6 +115,46 @@ def test_a_revived_row_of_an_empty_lane_is_its_head(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
 
 
+def test_revived_rows_of_a_lane_come_after_what_waits_in_it_and_in_the_order_they_died(host: Host) -> None:
+    host.source("orders", ScriptedSink(PERMANENT))
+    host.commit(ordered(5))
+    host.advance(1_000)
+    assert host.counts() == (0, 0, 5)
+    sink = ScriptedSink(slow(50))
+    host.source("orders", sink)
+    host.commit(ordered(3, prefix="live"))
+    host.start_job("job")
+    host.revive("job", *[f"hook-{number:05d}" for number in range(5)])
+    host.commit(ordered(2, prefix="later"))
+    host.advance(60)
+    host.crash()
+    host.advance(5_000)
+    in_lane = [f"live-{number:05d}" for number in range(3)] + [f"hook-{number:05d}" for number in range(5)]
+    in_lane += [f"later-{number:05d}" for number in range(2)]
+    assert list(dict.fromkeys(sink.ids)) == in_lane
+    assert sink.most_running == 1
+    assert host.job("job").delivered == 5
+    assert host.counts() == host.scanned_counts() == (0, 0, 0)
+
+
+def test_a_revived_head_holds_its_lane_until_it_ends_again(host: Host) -> None:
+    host.source("orders", ScriptedSink(PERMANENT))
+    host.commit(ordered(1))
+    host.settle()
+    sink = ScriptedSink(TRANSIENT, PERMANENT, OK)
+    host.source("orders", sink, retry=QUICK)
+    host.start_job("job")
+    host.revive("job", "hook-00000")
+    host.commit(ordered(2, prefix="live"))
+    host.advance(90)
+    assert sink.ids == ["hook-00000"]
+    assert host.rows("live-00000")[0].state is RowState.MEMBER
+    host.advance(1_000)
+    assert sink.ids == ["hook-00000", "hook-00000", "live-00000", "live-00001"]
+    assert host.job("job").dead == 1
+    assert host.counts() == (0, 0, 1)
+
+
 def test_random_failures_and_crashes_keep_first_deliveries_in_commit_order(start: Start) -> None:
     host = start(concurrency=16)
     draw = random.Random(7)
