@@ -7,11 +7,33 @@ is its own.
 from __future__ import annotations
 
 import logging
+import time
 
 from schemas.config import Kafka, KafkaSecurity
 
-log = logging.getLogger("ankusa.kafka")
-"""librdkafka writes here. Its lines are bounded like all others: by place and time (`ankusa/logs.py`)."""
+QUIET_S = 60.0
+
+
+class OncePerKind(logging.Filter):
+    """Lets one line of a kind through in `QUIET_S`. librdkafka tries to connect several times a second while a broker
+    is away and says so each time; what that means for hooks is told by those who hold them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.getMessage().split(" ", 1)[0]  # such as FAIL or GETPID
+        now = time.monotonic()
+        if now - self._told.get(kind, -QUIET_S) < QUIET_S:
+            return False
+        self._told[kind] = now
+        return True
+
+
+client_log = logging.getLogger("ankusa.kafka.client")
+"""librdkafka writes here."""
+client_log.addFilter(OncePerKind())
 
 RECONNECT_MAX_MS = 1000
 """A broker that is back is found within a second of listening; one that stays away costs a connection a second."""

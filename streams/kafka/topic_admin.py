@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from msgspec import Struct
 
 from schemas.config import Config
-from streams.kafka.clients import client_settings, log
+from streams.kafka.clients import client_log, client_settings
 from streams.kafka.topics import TopicSpec, topic_specs
 
 REQUEST_S = 10.0
@@ -65,7 +65,7 @@ class TopicAdmin:
     def __init__(self, config: Config) -> None:
         """Connects when it is first asked."""
         self._specs = topic_specs(config)
-        self._admin = AdminClient(client_settings(config.kafka, "admin"), logger=log)
+        self._admin = AdminClient(client_settings(config.kafka, "admin"), logger=client_log)
 
     def check(self) -> list[Wrong]:
         """Everything that is missing or wrong. Raises ClusterError."""
