@@ -31,8 +31,8 @@ from api.claims import build_claims_app
 from api.routes import build_routes_app
 from api.serving import Listener, bind, serve
 from schemas.config import Config
+from streams.edge import Edge, run_edge
 from streams.local.direct import DirectLog
-from streams.local.edge_process import Edge, run_edge
 from streams.local.engine import Engine
 from streams.local.operations import LocalOperations
 from streams.local.server import socket_path

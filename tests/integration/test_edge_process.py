@@ -16,7 +16,7 @@ import pytest
 
 from api.serving import bind
 from schemas.config import Batcher, Config, Http, Node
-from streams.local.edge_process import CONFIG_EXIT, run_edge
+from streams.edge import CONFIG_EXIT, run_edge
 from streams.local.server import serve
 from tests.integration.test_socket import FakeIntake, healthy
 from tests.support.edge import MemoryLog, connect, request, run, source, until
