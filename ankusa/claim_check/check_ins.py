@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -41,6 +41,10 @@ class CheckInError(Exception):
 
 class CheckInHost(Protocol):
     """The hooks and the log of one node."""
+
+    @property
+    def partition_of(self) -> Callable[[int], int] | None:
+        """The partition of a hook's seq; None where there is but one. A pack is of one partition."""
 
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         """Raises StoreError or one of `records.DecodeError`."""
@@ -114,9 +118,19 @@ class CheckIns:
     def _start(self) -> None:
         held, self._held = self._held, {}
         for tenant_id, holds in held.items():
-            for group in _groups(holds, self._pack_max_bytes):
-                if not self._closed:
-                    self._keep(self._loop.create_task(self._pack(tenant_id, group)))
+            for part in self._by_partition(holds):
+                for group in _groups(part, self._pack_max_bytes):
+                    if not self._closed:
+                        self._keep(self._loop.create_task(self._pack(tenant_id, group)))
+
+    def _by_partition(self, holds: list[_Hold]) -> Iterable[list[_Hold]]:
+        partition_of = self._host.partition_of
+        if partition_of is None:
+            return (holds,)
+        parts: dict[int, list[_Hold]] = {}
+        for hold in holds:
+            parts.setdefault(partition_of(hold.seq), []).append(hold)
+        return parts.values()
 
     async def _pack(self, tenant_id: str, holds: list[_Hold]) -> None:
         try:

@@ -113,7 +113,7 @@ class Attempts:
         if self._breakers.phase(claim.key, at) is Phase.OPEN:
             self._park(claim, source.policies[index], at)
             return
-        if self._holds(claim, source):
+        if self._host.fetches(claim.seq, partial(self.again, claim)) or self._holds(claim, source):
             return
         if source.sinks[index].batching:
             self._launch(claim)

@@ -62,6 +62,9 @@ class DispatchHost(Protocol):
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         """Raises one of `records.DecodeError`."""
 
+    def fetches(self, seq: int, fetched: Callable[[], None]) -> bool:
+        """Whether the hook is not at hand and is being fetched. If so, `fetched` is called once `hook` can tell."""
+
     def hook_stored(self, seq: int) -> bool:
         """Whether the hook is there, decodable or not. Raises StoreError."""
 

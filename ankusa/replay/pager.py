@@ -71,7 +71,7 @@ class Pager:
             return Used()
         reason = gate(self._host.pressure(), job.max_lag_ms)
         if reason is not None:
-            self._throttle(job, reason, at)
+            await self._throttle(job, reason, at)
             return Used()
         held = jobs.newly_held(job)
         if held != job.held:
@@ -86,7 +86,7 @@ class Pager:
     async def _move(self, job: Job, wanted: DlqFilter, grant: Grant, at: int) -> Used:
         found = scan(self._host, wanted, job.cursor, job.held, grant.items, grant.entries)
         finished = found.end and not job.held
-        self._publish(job, at, found.cursor, found.scanned, found.skipped, found.revivals, finished=finished)
+        await self._publish(job, at, found.cursor, found.scanned, found.skipped, found.revivals, finished=finished)
         if finished:
             await self._finished(job, job.moved + len(found.revivals))
         return Used(len(found.revivals), found.scanned, not finished)
@@ -116,7 +116,7 @@ class Pager:
             await self._stop(job, JobState.PAUSED, text, at)
             return Used(0, found.scanned)
         if found.end:
-            self._publish(job, at, wanted.end, 0, 0, (), finished=True)
+            await self._publish(job, at, wanted.end, 0, 0, (), finished=True)
             await self._finished(job, job.moved)
             return Used(0, found.scanned)
         self._sweeps[job.id] = _Sweep(job.held, job.cursor, found.cursor)
@@ -128,15 +128,15 @@ class Pager:
 
     # -- records ----------------------------------------------------------------
 
-    def _throttle(self, job: Job, reason: str, at: int) -> None:
+    async def _throttle(self, job: Job, reason: str, at: int) -> None:
         """Count a tick in which the gate was shut. Written with the next page, or soon as a page that moves nothing."""
         counts = self._throttled.setdefault(job.id, {})
         counts[reason] = counts.get(reason, 0) + 1
         since = self._written_at.setdefault(job.id, at)
         if not 0 <= at - since < THROTTLED_MS:
-            self._publish(job, at, job.cursor or b"", 0, 0, (), finished=False)
+            await self._publish(job, at, job.cursor or b"", 0, 0, (), finished=False)
 
-    def _publish(
+    async def _publish(
         self,
         job: Job,
         at: int,
@@ -148,7 +148,7 @@ class Pager:
         finished: bool,
     ) -> None:
         throttled = self._throttled.get(job.id, {})
-        self._host.publish(Page(job.id, at, cursor, scanned, skipped, revivals, finished, throttled))
+        await self._host.publish(Page(job.id, at, cursor, scanned, skipped, revivals, finished, throttled))
         self._throttled.pop(job.id, None)
         self._written_at[job.id] = at
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from ankusa.dispatch import waiting
 from ankusa.dispatch.ports import Place, Waiting, Written
 from ankusa.store import keys
 from ankusa.store.due import DueIndex
 from schemas.records import INDEX_BITS, Breaker, CheckIn, Envelope, Job, Lane, OutcomeBatch, Row
-from streams.local import pending
 from streams.local.log import LocalLog
 
 
@@ -74,12 +74,15 @@ class LocalDispatchHost:
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         return self._log.tables.hook(seq)
 
+    def fetches(self, seq: int, fetched: Callable[[], None]) -> bool:
+        return False
+
     def hook_stored(self, seq: int) -> bool:
         key = keys.u64(seq)
         return bool(self._log.tables.database.present("hooks", [key]))
 
     def waiting(self, source_id: str) -> Iterator[list[Waiting]]:
-        return pending.waiting(self._log, source_id)
+        return waiting.waiting(self._log, source_id)
 
     def breakers(self) -> dict[str, Breaker]:
         return self._log.tables.breakers()

@@ -74,7 +74,7 @@ class LocalReplayHost:
         self._tables()
         await self._log.command(record)
 
-    def publish(self, page: Page) -> None:
+    async def publish(self, page: Page) -> None:
         self._tables()
         self._log.publish(page)
 

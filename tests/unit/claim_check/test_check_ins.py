@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -18,6 +19,8 @@ BODY = b"x" * 100
 
 class FakeHost:
     """Hooks 1 to 9, each with a body of 100 bytes."""
+
+    partition_of: Callable[[int], int] | None = None
 
     def __init__(self) -> None:
         self.records: list[CheckIn] = []
@@ -96,5 +99,20 @@ def test_a_failure_says_what_the_store_said_and_no_more_than_the_kind_of_what_it
         blobs.script(ValueError("the body is b'secret'"))
         with pytest.raises(CheckInError, match=r"^it raised ValueError$"):
             await check_ins.reference(1, "acme", BODY)
+
+    asyncio.run(body())
+
+
+def test_a_pack_is_of_one_partition() -> None:
+    async def body() -> None:
+        host, blobs, released = FakeHost(), ScriptedBlobs(), list[int]()
+        host.partition_of = lambda seq: seq % 2
+        check_ins = make(host, blobs)
+        for seq in range(1, 7):
+            assert check_ins.hold(seq, "acme", 150, 64, partial(released.append, seq))
+        while len(released) < 6:
+            await asyncio.sleep(0)
+        assert sorted(record.seqs for record in host.records) == [(1, 3, 5), (2, 4, 6)]
+        await check_ins.close()
 
     asyncio.run(body())

@@ -8,14 +8,14 @@ one that lived on would keep the lock of a store that is opened again. Reads onl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
+from typing import Protocol
 
 from ankusa.dispatch.ports import Place, Waiting
 from ankusa.store import keys
 from ankusa.store.tables import Tables
 from schemas.records import INDEX_BITS, DecodeError, Row, RowState, decode_row
-from streams.local.log import LocalLog
 
 log = logging.getLogger("ankusa.dispatch")
 
@@ -24,7 +24,16 @@ SLICE = 128
 delivery starts."""
 
 
-def waiting(store: LocalLog, source_id: str) -> Iterator[list[Waiting]]:
+class Store(Protocol):
+    """A store of rows. `tables` is replaced when it is opened again; commits in `undurable` are not stored yet."""
+
+    @property
+    def tables(self) -> Tables: ...
+    @property
+    def undurable(self) -> Collection[int]: ...
+
+
+def waiting(store: Store, source_id: str) -> Iterator[list[Waiting]]:
     """Slices of the source's rows that wait: members of lanes, then due and backed off, live and replayed. A slice may
     be empty; what one says holds until something else is written. Raises StoreError."""
     tenants = _tenants(store.tables, source_id)
@@ -56,7 +65,7 @@ def _due_place(key: bytes) -> Place:
 
 
 def _slices(
-    store: LocalLog, source_id: str, family: str, prefix: bytes, place_of: Callable[[bytes], Place]
+    store: Store, source_id: str, family: str, prefix: bytes, place_of: Callable[[bytes], Place]
 ) -> Iterator[list[Waiting]]:
     start, end = prefix, keys.prefix_end(prefix)
     while True:
