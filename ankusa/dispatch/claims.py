@@ -135,9 +135,9 @@ class Claims:
         return live or replayed
 
     def give_up(self, claim: Claim) -> None:
-        """Unclaim a row that this node has no more."""
+        """Unclaim a row that this node has no more, or has again meanwhile: then it is due as before."""
         claim.gone = True
-        self.finish(claim)
+        self.give_back(claim)
 
     def give_back(self, claim: Claim) -> None:
         """Unclaim: the row is due as before."""

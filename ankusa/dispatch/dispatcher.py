@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from ankusa.claim_check.check_ins import CheckIns
 from ankusa.core.pressure import Pressure
@@ -188,16 +188,19 @@ class Dispatcher:
             self.wake()
             await self._changed.wait()
 
-    async def revoke(self, revoked: Callable[[int], bool], grace_ms: int) -> None:
-        """Give up the rows whose seq `revoked` names: they are another node's from now on, and due there.
+    def revoke(self, revoked: Callable[[int], bool], grace_ms: int) -> Coroutine[None, None, None]:
+        """Give up the rows whose seq `revoked` names: they are another node's, and due there. To be awaited.
 
-        The host hands out none of them any more. Queued ones are given up at once; running attempts have `grace_ms`,
-        and what comes of them is still published; then they are cancelled, and nothing more is.
+        The host hands out none of them any more. Queued ones are given up before this returns; running attempts have
+        `grace_ms`, and what comes of them is still published; then they are cancelled, and nothing more is.
         """
         self.slots.withdraw(lambda claim: revoked(claim.seq))
         held = [claim for claim in self.claims.by_place.values() if revoked(claim.seq)]
         idle = [claim for claim in held if claim.task is None and not claim.settled]
         self._give_up(idle)
+        return self._end(held, len(idle), grace_ms)
+
+    async def _end(self, held: list[Claim], idle: int, grace_ms: int) -> None:
         tasks = {claim.task for claim in held if claim.task and not claim.settled}
         if tasks:
             await asyncio.wait(tasks, timeout=grace_ms / 1000)
@@ -207,7 +210,7 @@ class Dispatcher:
         self._give_up([claim for claim in held if self.claims.by_place.get((claim.seq, claim.sink)) is claim])
         self._buffer.forget_gone()
         self.breakers.tell_again()
-        log.info("event=rows_revoked queued=%d finished=%d given_up=%d", len(idle), len(tasks) - len(late), len(late))
+        log.info("event=rows_revoked queued=%d finished=%d given_up=%d", idle, len(tasks) - len(late), len(late))
 
     def _give_up(self, claims: list[Claim]) -> None:
         for claim in claims:

@@ -107,7 +107,7 @@ def test_a_pack_is_of_one_partition() -> None:
     async def body() -> None:
         host, blobs, released = FakeHost(), ScriptedBlobs(), list[int]()
         host.partition_of = lambda seq: seq % 2
-        check_ins = make(host, blobs)
+        check_ins = CheckIns(host, blobs, 1 << 20, lambda: AT, iter(range(10)).__next__)
         for seq in range(1, 7):
             assert check_ins.hold(seq, "acme", 150, 64, partial(released.append, seq))
         while len(released) < 6:

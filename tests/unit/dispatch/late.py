@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,18 +27,23 @@ class LateHost(EmbeddedHost):
     """`published` are the batches in flight, in order. The partition of a row is its offset modulo `partitions`."""
 
     partitions = 1
+    gone: frozenset[int] = frozenset()
 
     async def _start(self) -> None:
         await super()._start()
         self.published: list[Published] = []
         self.dispatch_host.publish = self._publish  # type: ignore[method-assign]
         self.dispatch_host.partition_of = self.partition_of  # type: ignore[assignment]
+        self.dispatch_host.claimable = self._claimable  # type: ignore[method-assign]
 
     def partition_of(self, seq: int) -> int:
         return (seq >> INDEX_BITS) % self.partitions
 
     def partition(self, hook_id: str) -> int:
         return self.partition_of(self._seq(hook_id))
+
+    def _claimable(self, seq: int) -> bool:
+        return self.partition_of(seq) not in self.gone and LocalDispatchHost.claimable(self.dispatch_host, seq)
 
     def _publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row], written: Written) -> None:
         self.published.append(Published(batch, claimed, written))
@@ -60,9 +66,14 @@ class LateHost(EmbeddedHost):
 
         self.loop.run(refuse())
 
-    def revoke(self, partition: int, grace_ms: int = 1000) -> None:
+    def revoke(self, partition: int, grace_ms: int = 1000) -> asyncio.Task[None]:
         """Give a partition up, its batches in flight left to what `land` and `refuse` make of them."""
-        self.loop.run(self.dispatcher.revoke(lambda seq: self.partition_of(seq) == partition, grace_ms))
+        self.gone |= {partition}
+
+        async def revoke() -> None:
+            await self.dispatcher.revoke(lambda seq: self.partition_of(seq) == partition, grace_ms)
+
+        return self.loop.create_task(revoke())
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def test_a_revoked_row_that_is_queued_is_given_up_and_others_go_on(tmp_path: Pat
         sink = ScriptedSink(slow(100), OK)
         host.source("orders", sink)
         _two(host)
-        host.revoke(host.partition("b"))
+        host.loop.run(host.revoke(host.partition("b")))
         host.advance(1000)
         assert sorted(sink.ids) == ["a", "a2"]
         assert {place[0] for place in host.dispatcher.claims.by_place} == {host._seq("a"), host._seq("a2")}
@@ -170,9 +170,7 @@ def test_a_running_attempt_of_a_revoked_row_may_end_and_is_published(host: LateH
     sink = ScriptedSink(slow(500))
     host.source("orders", sink)
     _two(host)
-    task = host.loop.create_task(
-        host.dispatcher.revoke(lambda seq: host.partition_of(seq) == host.partition("a"), 1000)
-    )
+    task = host.revoke(host.partition("a"))
     host.advance(600)
     assert not task.done()  # it waits for what it has published to be folded
     while host.published:
@@ -189,7 +187,7 @@ def test_an_attempt_that_does_not_end_in_its_grace_is_abandoned(host: LateHost) 
     _two(host)
     assert sink.running == 4
     began = host.at
-    host.revoke(host.partition("a"), grace_ms=700)
+    host.loop.run(host.revoke(host.partition("a"), grace_ms=700))
     assert host.at - began == 700
     assert sink.running == 2
     assert len(host.dispatcher.claims.by_place) == 2
@@ -203,7 +201,7 @@ def test_what_is_refused_after_its_partition_has_gone_is_not_published_again(hos
     host.source("orders", ScriptedSink(OK))
     _two(host)
     host.settle()
-    host.revoke(host.partition("a"))
+    host.loop.run(host.revoke(host.partition("a")))
     mine = [n for n, p in enumerate(host.published) if host.partition_of(p.batch.items[0].seq) == host.partition("a")]
     for place in reversed(mine):
         host.refuse(place)
@@ -226,7 +224,7 @@ def test_an_abandoned_probe_leaves_its_breaker_to_the_next(tmp_path: Path) -> No
             host.land()
         running = [seq for (seq, _), claim in host.dispatcher.claims.by_place.items() if claim.task is not None]
         assert len(running) == 1
-        host.revoke(host.partition_of(running[0]))
+        host.loop.run(host.revoke(host.partition_of(running[0])))
         for _ in range(20):
             host.advance(1000)
             while host.published:
