@@ -25,6 +25,7 @@ from schemas.records import DecodeError, Topic
 from streams.kafka.changelog import Entry, Letters, Recorder, decode_entries, encode_entries
 from streams.kafka.marker import Markers, encode_marker, marker_key
 from streams.kafka.record_fold import RecordFold
+from streams.kafka.restoring import ChangelogState, put_state, read_state
 from streams.kafka.set_aside import SetAsides, reason_of
 
 log = logging.getLogger("ankusa.kafka")
@@ -134,10 +135,11 @@ class PartitionFold:
         for key, value in self.tables.database.items("log", b"", b"\xff"):
             yield keys.read_u64(key), decode_entries(value)
 
-    def sent(self, first: int, last: int) -> None:
-        """The changelog has the entries of turns `first` to `last`."""
+    def sent(self, first: int, last: int, following: int) -> None:
+        """The changelog has the entries of turns `first` to `last`; `following` is the offset after them."""
         batch = self.tables.database.batch()
         handle = self.tables.database.handles["log"]
         for turn in range(first, last + 1):
             batch.delete(keys.u64(turn), handle)
+        put_state(self.tables, batch, ChangelogState(following, last, read_state(self.tables).owner))
         self.tables.database.write(batch)

@@ -26,7 +26,8 @@ class Marker(Struct, frozen=True, array_like=True, gc=False):
     epoch: int = 0
 
 
-_decode = msgspec.msgpack.Decoder(Marker).decode
+decode_marker = msgspec.msgpack.Decoder(Marker).decode
+encode_marker = encode
 _NONE = Marker(-1, 0, 0)
 
 
@@ -35,12 +36,16 @@ def marker_key(topic: Topic) -> bytes:
     return _PREFIX + bytes((topic,))
 
 
+def is_marker_key(key: bytes) -> bool:
+    return key.startswith(_PREFIX)
+
+
 class Markers:
     """The markers of one partition. Raises one of `records.DecodeError` on bytes that are no marker."""
 
     def __init__(self, database: Database) -> None:
         self._by_topic: dict[Topic, Marker] = {
-            Topic(key[-1]): _decode(value) for key, value in database.items("meta", _PREFIX, _END)
+            Topic(key[-1]): decode_marker(value) for key, value in database.items("meta", _PREFIX, _END)
         }
         self.last = max(self._by_topic.values(), key=lambda marker: marker.turn, default=_NONE)
 
@@ -57,7 +62,3 @@ class Markers:
     def folded(self, topic: Topic, marker: Marker) -> None:
         """The record of `marker` is in the store."""
         self._by_topic[topic] = self.last = marker
-
-
-def encode_marker(marker: Marker) -> bytes:
-    return encode(marker)

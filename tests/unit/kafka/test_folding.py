@@ -122,7 +122,7 @@ def test_entries_hold_what_nothing_else_tells(partition: Partition) -> None:
 
 def test_entries_are_kept_until_they_are_sent(partition: Partition) -> None:
     folded = [partition.add(Topic.HOOKS, hooks(name)) for name in "abc"]
-    partition.fold.sent(1, 2)
+    partition.fold.sent(1, 2, 100)
     partition.reopen()
     assert list(partition.fold.unsent()) == [(3, list(folded[2].entries))]
 

@@ -1,0 +1,243 @@
+"""Tables of changelog entries again: a partition's store brought up to the end of its changelog.
+
+A store that was kept is read on from where its last transaction ended. What it holds beyond the changelog is its own to
+send, unless somebody else owned the partition meanwhile and went on from less: then the two have parted, and the store
+is emptied and restored from the beginning. Owns that decision and how entries become operations; reads no topic.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ankusa.core import ops as operations
+from ankusa.store import keys
+from ankusa.store.database import Batch
+from ankusa.store.errors import StoreDamagedError, StoreError
+from ankusa.store.tables import Tables
+from schemas import records
+from schemas.records import DecodeError, Row
+from streams.kafka.changelog import FAMILY_OF, PACKED, Entry, decode_pack
+from streams.kafka.marker import Marker, Markers, decode_marker, is_marker_key
+
+log = logging.getLogger("ankusa.kafka")
+
+OWNER = b"o"
+"""An owner's entry: this letter, the turn it went on from (8), its name. It stays in the changelog for ever, one of
+some forty bytes for each time that the partition changed hands."""
+
+_STATE = b"local/changelog"
+
+
+class ChangelogState(Struct, frozen=True, array_like=True):
+    """What a store knows of its changelog: the offset to read on from, the turn up to which the changelog has
+    everything, and the owner who wrote the tables last."""
+
+    offset: int = 0
+    turn: int = 0
+    owner: str = ""
+
+
+class UnreadableChangelogError(StoreError):
+    """An entry that this release cannot read: guessing would lose rows."""
+
+
+_decode_state = msgspec.msgpack.Decoder(ChangelogState).decode
+
+
+def read_state(tables: Tables) -> ChangelogState:
+    stored = tables.database.get("meta", _STATE)
+    return ChangelogState() if stored is None else _decode_state(stored)
+
+
+def put_state(tables: Tables, batch: Batch, state: ChangelogState) -> None:
+    """Into `batch`, with what makes it true. It says nothing about the fold, so no entry is made of it."""
+    batch.put(_STATE, records.encode(state), tables.database.handles["meta"])
+
+
+def owner_entry(turn: int, owner: str) -> Entry:
+    """Says that `owner` goes on from `turn`: the first entry of its first transaction."""
+    return OWNER + keys.u64(turn) + owner.encode(), b""
+
+
+class Restore:
+    """One partition's restore. Give `take` the changelog from `start` on, then `finish`. For any thread, one at a
+    time; nobody else may have the store open."""
+
+    def __init__(self, path: Path, open_tables: Callable[[Path], Tables]) -> None:
+        """Raises StoreError when the store cannot be opened. A damaged one is emptied: the changelog has it all."""
+        self._path = path
+        self._open_tables = open_tables
+        try:
+            self.tables = open_tables(path)
+        except StoreDamagedError as error:
+            log.error("event=store_emptied path=%s reason=%s", path, error)
+            shutil.rmtree(path)
+            self.tables = open_tables(path)
+        self.applied = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._state = read_state(self.tables)
+        self._turn = Markers(self.tables.database).last.turn
+        self._sent_turn = self._state.turn
+        self._next = self._state.offset
+        # Entries that may be what the tables hold already, until it is clear that the changelog has more.
+        self._held_back: list[Entry] | None = []
+
+    @property
+    def start(self) -> int:
+        """The offset to read from."""
+        return self._next
+
+    def take(self, entries: Sequence[tuple[bytes, bytes | None]], following: int) -> bool:
+        """The next entries; `following` is the offset after them. False when the store had to be emptied: read again
+        from `start`. Raises StoreError, UnreadableChangelogError among them."""
+        for key, value in entries:
+            if key[:1] == OWNER and self._parted(key):
+                self.empty()
+                return False
+            if key[:1] == b"m" and is_marker_key(key[1:]) and value is not None:
+                self._sent_turn = max(self._sent_turn, _marker(value).turn)
+        if self._held_back is not None:
+            self._held_back.extend(entries)
+            if not self._behind():
+                self._next = following
+                return True
+            entries, self._held_back = self._held_back, None
+        self._apply(dict(entries), following)
+        return True
+
+    def _parted(self, key: bytes) -> bool:
+        """Whether the entry says that another owner went on from less than these tables hold."""
+        owner = key[9:].decode()
+        if owner == self._state.owner:
+            return False
+        went_on_from = keys.read_u64(key[1:])
+        if went_on_from < self._turn and self._held_back is not None:
+            log.warning("event=store_parted path=%s turn=%d went_on_from=%d", self._path, self._turn, went_on_from)
+            return True
+        return False
+
+    def _behind(self) -> bool:
+        """Whether the changelog has more than the tables."""
+        return self._sent_turn > self._turn or (self._turn == 0 and bool(self._held_back))
+
+    def _apply(self, entries: Mapping[bytes, bytes | None], following: int) -> None:
+        batch = self.tables.database.batch()
+        applied = self.tables.apply(batch, put_entries(self.tables, batch, entries))
+        self._state = ChangelogState(following, self._sent_turn, self._state.owner)
+        put_state(self.tables, batch, self._state)
+        self.tables.database.write(batch)
+        applied.written()
+        applied.announce()
+        self._next = following
+        self.applied += len(entries)
+
+    def empty(self) -> None:
+        """Throw the store away and begin again."""
+        self.tables.close()
+        shutil.rmtree(self._path)
+        self.tables = self._open_tables(self._path)
+        self._begin()
+
+    def finish(self, owner: str) -> Tables:
+        """The changelog was read to its end: `owner` goes on from here. Records that the tables hold and the changelog
+        does not are left as unsent."""
+        batch = self.tables.database.batch()
+        put_state(self.tables, batch, ChangelogState(self._next, self._sent_turn, owner))
+        for key in self.tables.database.keys("log", b"", keys.u64(self._sent_turn + 1)):
+            batch.delete(key, self.tables.database.handles["log"])
+        self.tables.database.write(batch)
+        return self.tables
+
+
+def _marker(value: bytes) -> Marker:
+    try:
+        return decode_marker(value)
+    except DecodeError as error:
+        raise UnreadableChangelogError(f"a marker of the changelog cannot be decoded: {error}") from error
+
+
+def put_entries(tables: Tables, batch: Batch, entries: Mapping[bytes, bytes | None]) -> list[operations.Op]:
+    """Entries as operations, where indexes or counts follow from them; a mere key goes into `batch` as it is."""
+    by_family: dict[str, list[Entry]] = {}
+    for key, value in entries.items():
+        if key[:1] == OWNER:
+            continue
+        family = FAMILY_OF.get(key[:1])
+        if family is None:
+            raise UnreadableChangelogError(
+                f"the changelog holds {key[:1]!r} entries: a newer release wrote it, and has to read it"
+            )
+        by_family.setdefault(family, []).append((key[1:], value))
+    ops: list[operations.Op] = []
+    for family, found in by_family.items():
+        try:
+            if family in _OPERATIONS:
+                was = tables.database.get_many(family, [key for key, _ in found])
+                for (key, value), before in zip(found, was, strict=True):
+                    ops.extend(_OPERATIONS[family](key, value, before))
+            else:
+                _put_plain(tables, batch, family, found)
+        except DecodeError as error:
+            raise UnreadableChangelogError(f"an entry of {family} cannot be decoded: {error}") from error
+    return ops
+
+
+def _put_plain(tables: Tables, batch: Batch, family: str, found: Sequence[Entry]) -> None:
+    handle = tables.database.handles[family]
+    for key, value in found:
+        if family in PACKED:
+            for packed_key, packed in decode_pack(value) if value is not None else ():
+                batch.put(packed_key, packed, handle)
+        elif value is None:
+            batch.delete(key, handle)
+        else:
+            batch.put(key, value, handle)
+
+
+def _row(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
+    seq, sink = keys.split_row_key(key)
+    was: Row | None = None if before is None else records.decode_row(before)
+    row = None if value is None else records.decode_row(value)
+    return [] if row is None and was is None else [operations.PutRow(seq, sink, row, was)]
+
+
+def _lane(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
+    lane = None if value is None else records.decode_lane(value)
+    was = None if before is None else records.decode_lane(before)
+    return [operations.PutLane(key.decode(), lane, was)]
+
+
+def _dedupe(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
+    name = key.decode()
+    if value is None:
+        return [] if before is None else [operations.DropDedupe(name, keys.read_u64(before))]
+    was = None if before is None else keys.read_u64(before)
+    return [operations.PutDedupe(name, value[8:].decode(), keys.read_u64(value), was)]
+
+
+def _held(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
+    if value is None:
+        if before is None:
+            return []
+        size_bytes = sum(len(part) for part in records.unframe_hook(before))
+        return [operations.DropHeld(keys.read_u64(key), key[8:].decode(), size_bytes)]
+    if before is not None:
+        return []  # a held hook never changes, and is counted
+    envelope, body = records.unframe_hook(value)
+    return [operations.PutHeld(records.decode_held(envelope), envelope, body)]
+
+
+_OPERATIONS: Mapping[str, Callable[[bytes, bytes | None, bytes | None], list[operations.Op]]] = {
+    "rows": _row,
+    "lanes": _lane,
+    "dedupe": _dedupe,
+    "pen": _held,
+}
