@@ -5,6 +5,9 @@ its body (trailers are kept in memory as headers are), JSON for what cannot be p
 closed its sending side, and the body of a request that offers an upgrade. The last one matters: the parser treats
 everything behind an upgradable head as another protocol, so a client that offers `h2c` with each request, as Java's
 does by default, would have its hooks taken with an empty body.
+
+And one short cut: a request that came whole with one read goes to the app without a task and two ASGI messages each
+way, where the app offers that (`api/direct.py`). Whatever is out of the ordinary about it takes uvicorn's way.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import asyncio
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.direct import STATUS_LINE, Exchange, direct_of, head_lines
 
 MAX_HEAD_BYTES = 96 << 10
 """Request line and headers, and whatever else comes in without being body: trailers, a chunk's extensions. Above the
@@ -40,6 +45,13 @@ class JoinedWrites:
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
+    def write_whole(self, data: bytes) -> None:
+        """Write what needs no joining."""
+        if self._parts:
+            self._parts.append(data)
+        else:
+            self._transport.write(data)
+
     def write(self, data: bytes) -> None:
         if not self._parts:
             self._loop.call_soon(self._flush)
@@ -64,20 +76,27 @@ class EdgeProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._body_came = False
         self._upgrading = False
+        self._idle_since: float | None = None
+        self._direct = direct_of(self.app)
+        self._source: Any = None
+        self._chunks: list[bytes] = []
         self.url = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._head_since = self.loop.time()
-        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
+        self._joined = JoinedWrites(transport, self.loop)
+        super().connection_made(self._joined)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._idle_since = None
         self._body_came = False
         try:
             self._feed(data)
         except httptools.HttpParserError:
+            self._to_app_after_all()
             self._refuse()
             return
+        self._to_app_after_all()
         if self._body_came and self._head_since is None:
             self._head_bytes = 0
             return
@@ -110,22 +129,93 @@ class EdgeProtocol(HttpToolsProtocol):
         self._head_since = self.loop.time()
         self._head_bytes = 0
         self._upgrading = False
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             self._upgrading = True  # the parser stops behind this head; `_feed` goes on with a plain one
             return
         self._head_since = None
+        if self._direct is not None and self._is_plain_post():
+            self._source = self._direct.direct(self.url)
+        if self._source is None:
+            self._to_app()
+
+    def _is_plain_post(self) -> bool:
+        """Whether nothing about this request or its connection needs more than an answer."""
+        return (
+            (self.cycle is None or self.cycle.response_complete)
+            and self.parser.get_method() == b"POST"
+            and not self.expect_100_continue
+            and self.parser.should_keep_alive()
+            and self.parser.get_http_version() == "1.1"
+            and not self.flow.write_paused
+        )
+
+    def _to_app(self) -> None:
+        """Begin this request as uvicorn does, which makes its scope when a message begins."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
         super().on_headers_complete()
+
+    def _to_app_after_all(self) -> None:
+        """What was read has ended and the request has not: it is the app's, with what came of its body."""
+        if self._source is None:
+            return
+        self._source = None
+        chunks, self._chunks = self._chunks, []
+        self._to_app()
+        for chunk in chunks:
+            super().on_body(chunk)
 
     def on_body(self, body: bytes) -> None:
         self._body_came = True
-        super().on_body(body)
+        if self._source is None:
+            super().on_body(body)
+        else:
+            self._chunks.append(body)
 
     def on_message_complete(self) -> None:
-        if not self._upgrading:
+        if self._upgrading:
+            return
+        source = self._source
+        if source is None:
             super().on_message_complete()
+            return
+        assert self._direct is not None
+        body = b"".join(self._chunks)
+        exchange = Exchange(self)
+        before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
+        if self._direct.take_whole(source, self.headers, self.url, body, exchange.answer):
+            self._source = None
+            self._chunks = []
+        else:
+            self.cycle = before
+            self._to_app_after_all()
+            super().on_message_complete()
+
+    def answered(self, exchange: Exchange, answer: bytes) -> None:
+        """An exchange has its answer: send it, and go on."""
+        self._joined.write_whole(answer)
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, without a timer for each answer: `close_if_stalled` finds connections that stay idle."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        else:
+            self._idle_since = self.loop.time()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The client sends no more. One that has sent a whole request still waits for the answer, and gets it."""
@@ -157,17 +247,13 @@ class EdgeProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer 400 with `msg` as the error code and close; the request that this is an answer to has none yet."""
         content = b'{"error":"%s"}' % msg.encode("ascii")
-        headers = [
-            *self.server_state.default_headers,
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(content)),
-            (b"connection", b"close"),
-        ]
-        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-        self.transport.write(STATUS_LINE[400] + lines + b"\r\n" + content)
+        own = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(content)
+        self.transport.write(STATUS_LINE[400] + head_lines(self.server_state) + own + b"\r\n" + content)
         self.transport.close()
 
     def close_if_stalled(self, at_s: float) -> None:
-        """Close a connection whose head takes too long. `at_s` is the loop's time."""
-        if self._head_since is not None and at_s - self._head_since > HEAD_TIMEOUT_S:
+        """Close a connection whose head takes too long, or that has been idle for long. `at_s` is the loop's time."""
+        stalled = self._head_since is not None and at_s - self._head_since > HEAD_TIMEOUT_S
+        idle = self._idle_since is not None and at_s - self._idle_since > self.timeout_keep_alive
+        if stalled or idle:
             self.transport.close()

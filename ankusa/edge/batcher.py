@@ -2,7 +2,8 @@
 
 Owns the queue between the requests and the log, its bounds and its deadlines. One append is in flight at a time, two
 under load; the next takes everything that waits, so a slow log makes larger batches and never more of them. It makes
-no task per hook, and a request that goes away takes nothing back: its hook is stored with its batch or refused with it.
+no task and no future per hook, and a request that goes away takes nothing back: its hook is stored with its batch or
+refused with it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Queued(NamedTuple):
     submission: Submission
     size_bytes: int
     deadline_at: int
-    answered: asyncio.Future[Answer]
+    answered: Callable[[Answer], None]
 
 
 class Batcher:
@@ -86,17 +87,16 @@ class Batcher:
 
     # -- queueing -----------------------------------------------------------
 
-    def submit(self, submission: Submission, size_bytes: int) -> asyncio.Future[Answer] | None:
-        """Queue a submission of `size_bytes` (body and headers). None when the queue is full: overload.
+    def submit(self, submission: Submission, size_bytes: int, answered: Callable[[Answer], None]) -> bool:
+        """Queue a submission of `size_bytes` (body and headers). False when the queue is full: overload.
 
-        The future gives the log's answer. Cancelling it changes nothing but who hears of it.
+        `answered` gets the log's answer, once, from the event loop. It must not raise.
         """
         settings = self._settings
         if self.hooks >= settings.max_queue:
-            return None
+            return False
         if self.queued_bytes + self.reserved_bytes + size_bytes > settings.max_queue_bytes:
-            return None
-        answered: asyncio.Future[Answer] = self._loop.create_future()
+            return False
         self.hooks += 1
         self.queued_bytes += size_bytes
         deadline_at = submission.entry.received_at + self._deadline_ms
@@ -105,7 +105,7 @@ class Batcher:
             self._schedule()
         if self._expiry is None:
             self._expiry = self._loop.call_later(self._deadline_ms / 1000, self._expire)
-        return answered
+        return True
 
     def _may_begin(self) -> bool:
         """Whether the next append need not wait for one in flight."""
@@ -170,8 +170,10 @@ class Batcher:
     def _settle(self, queued: _Queued, answer: Answer) -> None:
         self.hooks -= 1
         self.queued_bytes -= queued.size_bytes
-        if not queued.answered.done():
-            queued.answered.set_result(answer)
+        try:
+            queued.answered(answer)
+        except Exception:
+            log.exception("event=answer_failed")  # the others of its batch are answered all the same
 
     def _refuse_expired(self) -> int:
         """Refuse what has waited past its deadline, before it makes the log refuse a batch. Returns the time."""

@@ -27,10 +27,11 @@ OVERLOAD_RETRY_AFTER_MS = 1000
 
 class Reply(Struct, frozen=True):
     """An answer as the two ASGI messages it is sent in. `lingers`: the request's body is still coming in, so it is to
-    be read and dropped for a while before the connection ends."""
+    be read and dropped for a while before the connection ends. `lines`: the headers as they go over HTTP/1.1."""
 
     start: Message
     body: Message
+    lines: bytes
     lingers: bool = False
 
     @property
@@ -54,8 +55,13 @@ def _reply(
     return Reply(
         {"type": "http.response.start", "status": status, "headers": own},
         {"type": "http.response.body", "body": raw},
+        _lines(own),
         lingers,
     )
+
+
+def _lines(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%s: %s\r\n" % header for header in headers)
 
 
 def _retry_after(wait_ms: int) -> tuple[bytes, bytes]:
@@ -95,16 +101,17 @@ def quarantined(reason: str) -> Reply:
 
 
 @lru_cache(_CACHED)
-def _created(length: int) -> Message:
+def _created(length: int) -> tuple[Message, bytes]:
     headers = [_TYPE, (b"content-length", b"%d" % length)]
-    return {"type": "http.response.start", "status": 201, "headers": headers}
+    return {"type": "http.response.start", "status": 201, "headers": headers}, _lines(headers)
 
 
 def accepted(hook_id: str, *, duplicate: bool = False) -> Reply:
     # Hook ids are ours, hex digits and dashes: nothing in them needs escaping.
     tail = b'","status":"accepted","duplicate":true}' if duplicate else b'","status":"accepted"}'
     body = b'{"id":"' + hook_id.encode() + tail
-    return Reply(_created(len(body)), {"type": "http.response.body", "body": body})
+    start, lines = _created(len(body))
+    return Reply(start, {"type": "http.response.body", "body": body}, lines)
 
 
 _REFUSALS = {

@@ -104,9 +104,12 @@ class Sources:
         every = [*self._managed.values(), *self._of_file]  # of one tenant and name, the file's
         self._by_id: Mapping[str, EdgeSource] = {source.source_id: source for source in every}
         self._by_tenant = {(source.tenant_id, source.name): source for source in every}
-        # Found once, a source is found again by its path's bytes alone. Only what exists is kept, and a source has
-        # one spelling, so the cache is never larger than the table.
-        self._found: dict[bytes, EdgeSource] = {}
+        # A source has one spelling, so it is found by its path's bytes alone.
+        self._known = {self._path(source): source for source in every}
+
+    def _path(self, source: EdgeSource) -> bytes:
+        name = source.source_id if self._routing == "path" else f"{source.tenant_id}/{source.name}"
+        return f"{self._prefix}/{name}".encode("ascii")
 
     def resolve(self, target: Target) -> EdgeSource | None:
         """The source that a catch URL names; None when there is none, or the URL's tenant does not own it."""
@@ -114,16 +117,14 @@ class Sources:
             return self._by_tenant.get((target.tenant, target.name))
         return self._by_id.get(target.name)
 
+    def known(self, raw_path: bytes) -> EdgeSource | None:
+        """The source at a request path, None for whatever else it may lead to."""
+        return self._known.get(raw_path)
+
     def find(self, raw_path: bytes) -> EdgeSource | Target | None:
         """The source at a request path; its target when no such source exists; None when it is no catch URL."""
-        known = self._found.get(raw_path)
+        known = self._known.get(raw_path)
         if known is not None:
             return known
         target = parse_target(raw_path, self._prefix, self._routing)
-        if target is None:
-            return None
-        source = self.resolve(target)
-        if source is None:
-            return target
-        self._found[raw_path] = source
-        return source
+        return None if target is None else self.resolve(target) or target

@@ -1,4 +1,7 @@
-"""What accepting is measured against: the same ASGI server, an app that reads the body and answers an empty 201."""
+"""What accepting is measured against: the same ASGI server, an app that reads the body and answers an empty 201.
+
+`python -m tests.bench.empty_server PORT [uvicorn]`: with the protocol of our listeners, or with uvicorn's own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from api.edge_protocol import EdgeProtocol
 from api.serving import bind, serve
 
 
@@ -19,11 +23,11 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def main(port: int) -> None:
-    listener = await serve(app, bind("127.0.0.1", port), HttpToolsProtocol)
+async def main(port: int, http: type[HttpToolsProtocol]) -> None:
+    listener = await serve(app, bind("127.0.0.1", port), http)
     print(listener.port, flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1])))
+    uvloop.run(main(int(sys.argv[1]), HttpToolsProtocol if sys.argv[2:] == ["uvicorn"] else EdgeProtocol))

@@ -8,7 +8,7 @@ from collections import Counter
 
 import uvloop
 
-from tests.bench.accept import CONNECTIONS, _empty, _line
+from tests.bench.accept import CONNECTIONS, empty_server, line, load
 from tests.bench.load import Load, Result
 from tests.bench.node import Folder, Node, Sink, signed_request
 
@@ -16,14 +16,15 @@ RATES = (1000, 2000, 3000)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    empty = _empty(min(5, arguments.seconds))
-    print(_line("empty server", empty))
+    with empty_server() as port:
+        empty = load(port, min(5, arguments.seconds))
+    print(line("empty server", [empty]))
     with Folder() as folder:
         sink = Sink(folder)
         node = Node(folder, sink.url, dispatch={"sink_concurrency": 32}).start()
         try:
             result, drained, backlog = _saturate(node, sink, arguments.seconds)
-            print(_line("closed loop, accepted", result))
+            print(line("closed loop, accepted", [result]))
             print(f"ratio {result.rate / empty.rate:.2f}, backlog at its end {backlog}, drained in {drained:.1f} s")
             _count(result, sink)
             for rate in RATES:

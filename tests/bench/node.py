@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -130,6 +131,13 @@ class Node:
 
     def resident_mib(self) -> dict[str, float]:
         """Resident memory of the node's processes by what they are, MiB."""
+        return self._of_processes(lambda fields: int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU time that the node's processes have spent, by what they are, seconds."""
+        return self._of_processes(lambda fields: (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+    def _of_processes(self, figure: Callable[[list[str]], float]) -> dict[str, float]:
         assert self._process is not None
         found: dict[str, float] = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -139,7 +147,7 @@ class Node:
                     continue
                 command = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 name = "engine" if "engine_process" in command else "edge" if "edge_process" in command else "main"
-                found[name] = found.get(name, 0) + int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+                found[name] = found.get(name, 0) + figure(fields)
             except (OSError, IndexError):
                 continue
         return found

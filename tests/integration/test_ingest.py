@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import socket
 
 import pytest
 
@@ -504,6 +505,79 @@ def test_a_second_head_without_end_is_not_read_while_the_first_request_waits() -
                 async with asyncio.timeout(0.5):
                     await client.writer.drain()
             log.gate.set()
+
+    run(body)
+
+
+# -- how a request comes ----------------------------------------------------------
+
+MANY_WAYS = [
+    (request("POST", "/webhooks/open", [("x-a", "1")], b"whole"), 201),
+    (request("POST", "/webhooks/open"), 201),
+    (request("POST", "/webhooks/open", CHUNKED) + chunked(b"in", b"chunks"), 201),
+    (request("POST", "/webhooks/strict", body=b"unsigned"), 401),
+    (request("POST", "/webhooks/strict", [signature(b"signed")], b"signed"), 201),
+    (request("POST", "/webhooks/pen", body=b"unsigned"), 202),
+    (request("POST", "/webhooks/flag", body=b"unsigned"), 201),
+    (request("POST", "/webhooks/open", [("x-a", b"\xff")], b"not text"), 400),
+    (request("POST", "/webhooks/nobody", body=b"x"), 404),
+    (request("PUT", "/webhooks/open", body=b"x"), 405),
+    (request("POST", "/webhooks/open", [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c")], b"x"), 201),
+    (request("GET", "/health"), 200),
+]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 64, 100_000])
+def test_the_answers_are_the_same_however_the_bytes_are_cut(piece_bytes: int) -> None:
+    """A request that came whole is taken another way than one that came in pieces (`api/direct.py`)."""
+
+    async def body() -> None:
+        log = MemoryLog()
+        async with serve(log) as edge, connect(edge.port) as client:
+            client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for raw, status in MANY_WAYS:
+                for at in range(0, len(raw), piece_bytes):
+                    client.writer.write(raw[at : at + piece_bytes])
+                    await client.writer.drain()
+                    await asyncio.sleep(0)
+                assert (await client.answer()).status == status
+            assert [stored.body for stored in log.stored] == [
+                *(b"whole", b"", b"inchunks", b"signed", b"unsigned", b"unsigned", b"x")
+            ]
+            assert (edge.batcher.hooks, edge.batcher.queued_bytes, edge.batcher.reserved_bytes) == (0, 0, 0)
+
+    run(body)
+
+
+def test_requests_sent_behind_each_other_are_answered_in_their_order() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        async with serve(log) as edge, connect(edge.port) as client:
+            client.writer.write(b"".join(raw for raw, _ in MANY_WAYS) * 3)
+            assert [(await client.answer()).status for _ in range(3 * len(MANY_WAYS))] == [
+                status for _, status in MANY_WAYS
+            ] * 3
+            assert len(log.stored) == 3 * 7
+
+    run(body)
+
+
+def test_a_whole_request_of_a_listener_that_stops_is_answered_and_its_connection_closed() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        log.gate.clear()
+        async with serve(log) as edge, connect(edge.port) as client:
+            client.writer.write(request("POST", "/webhooks/open", body=b"1"))
+            await until(lambda: len(log.batches) == 1)
+            closing = asyncio.ensure_future(edge.listener.close())
+            (connection,) = edge.listener._server.server_state.connections
+            assert isinstance(connection, edge_protocol.EdgeProtocol)
+            await until(lambda: not connection.cycle.keep_alive)
+            log.gate.set()
+            answer = await client.answer()
+            assert (answer.status, answer.headers["connection"]) == (201, "close")
+            assert await client.closed()
+            await closing
 
     run(body)
 

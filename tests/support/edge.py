@@ -102,6 +102,7 @@ class RunningEdge(Struct):
     port: int
     batcher: Batcher
     sources: Sources
+    listener: serving.Listener
 
 
 @asynccontextmanager
@@ -120,7 +121,7 @@ async def serve(
     app = build_ingest_app(http, table, queue, edge_log, now, body_timeout_ms)
     listener = await serving.serve(app, serving.bind("127.0.0.1", 0))
     try:
-        yield RunningEdge(listener.port, queue, table)
+        yield RunningEdge(listener.port, queue, table, listener)
     finally:
         await listener.close()
         queue.close()

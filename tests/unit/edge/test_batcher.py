@@ -28,9 +28,18 @@ def hook(number: int, at: int = AT, body: bytes = b"b") -> Submission:
 
 
 def submit(batcher: Batcher, number: int, *, at: int = AT, size_bytes: int = 1) -> asyncio.Future[Answer]:
-    answered = batcher.submit(hook(number, at), size_bytes)
-    assert answered is not None
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    assert batcher.submit(hook(number, at), size_bytes, lambda answer: tell(answered, answer))
     return answered
+
+
+def tell(answered: asyncio.Future[Answer], answer: Answer) -> None:
+    if not answered.done():
+        answered.set_result(answer)
+
+
+def nobody(answer: Answer) -> None:
+    """Hears of no answer."""
 
 
 def ids(batches: Sequence[Sequence[Submission]]) -> list[list[str]]:
@@ -104,7 +113,7 @@ def test_a_full_queue_refuses_at_once_and_counts_what_is_in_flight() -> None:
         await until(lambda: len(log.batches) == 1)
         answers.append(submit(batcher, 1))
         assert batcher.full
-        assert batcher.submit(hook(2), 1) is None
+        assert not batcher.submit(hook(2), 1, nobody)
         log.gate.set()
         await asyncio.gather(*answers)
         assert (await submit(batcher, 3)).id == "hook-3"
@@ -122,9 +131,9 @@ def test_bytes_queued_and_bytes_reserved_share_one_bound() -> None:
         assert batcher.reserve(40)
         assert not batcher.reserve(1)
         assert batcher.full
-        assert batcher.submit(hook(1), 1) is None
+        assert not batcher.submit(hook(1), 1, nobody)
         batcher.release(40)
-        assert batcher.submit(hook(1), 41) is None
+        assert not batcher.submit(hook(1), 41, nobody)
         other = submit(batcher, 1, size_bytes=40)
         log.gate.set()
         await asyncio.gather(answered, other)
