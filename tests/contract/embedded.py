@@ -2,63 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from ankusa.claim_check.check_ins import CheckIns
 from ankusa.clock import unguessable
 from ankusa.core.fold import Accepted
-from ankusa.core.pressure import Pressure
-from ankusa.dispatch.claims import Claim
 from ankusa.dispatch.dispatcher import Dispatcher
-from ankusa.store import keys
 from ankusa.store.errors import StoreError
-from schemas import records
-from schemas.config import Dispatch, Retry
-from schemas.records import Attempt, Envelope, Job, JobStart, JobState, Lane, Page, Revival, Row, RowState
+from ankusa.store.tables import Tables
+from schemas.records import JobRecord, Page
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.log import LocalLog
 from streams.local.sweeper import Sweeper
-from tests.contract.blobs import ScriptedBlobs
-from tests.contract.host import STARTS_AT, STEADY, Hook
-from tests.contract.sources import FakeSources
-from tests.contract.virtual_time import VirtualLoop
-
-SETTLE_MS = 25
-"""More than the outcome buffer's 10 ms, twice, for what an outcome makes possible."""
+from tests.contract.driven import DrivenHost, Entry
 
 
-class EmbeddedHost:
+class EmbeddedHost(DrivenHost):
     """Implements `tests.contract.host.Host`."""
 
-    def __init__(self, folder: Path, **dispatch: Any) -> None:
-        self._folder = folder
-        self._life = 0
-        self._pack_max_bytes = dispatch.pop("pack_max_bytes", 1 << 24)
-        self._settings = Dispatch(**{"sink_concurrency": None, "breaker_failures": 0, **dispatch})
-        self.blobs = ScriptedBlobs()
-        self._sources = FakeSources()
-        self._elapsed_ms = 0.0
-        self.turns = 0
-        self._open()
-
-    # -- lives ------------------------------------------------------------------
-
-    def _open(self) -> None:
-        self.loop = VirtualLoop(self._busy)
-        self.loop.now_ms = self._elapsed_ms
-        self.loop.run(self._start())
-        self.turns = 0
-        self.settle()
+    dispatch_host: LocalDispatchHost
 
     async def _start(self) -> None:
-        self.log = LocalLog(self._folder / str(self._life), lambda: self.at)
+        self.log = LocalLog(self._store, lambda: self.at)
         self.dispatch_host = LocalDispatchHost(self.log)
         check_ins = CheckIns(self.dispatch_host, self.blobs, self._pack_max_bytes, self.log.now, unguessable)
         self.dispatcher = Dispatcher(
@@ -68,128 +36,26 @@ class EmbeddedHost:
         self._count_turns()
         self.dispatcher.wake()
 
-    def _count_turns(self) -> None:
-        scan = self.dispatcher.claims.scan
-
-        def counted(at: int) -> Iterator[Claim]:
-            self.turns += 1
-            return scan(at)
-
-        self.dispatcher.claims.scan = counted  # type: ignore[method-assign]
-
     def _busy(self) -> bool:
         log: LocalLog | None = getattr(self, "log", None)
         return log is not None and log._flusher._running
 
-    def crash(self) -> None:
-        _copy(self._folder / str(self._life), self._folder / str(self._life + 1))
-        self.close()
-        self._life += 1
-        self._open()
-
-    def restart(self, grace_ms: int = 1000) -> None:
-        self.loop.run(self.dispatcher.stop(grace_ms))
-        self.close()
-        self._open()
-
-    def close(self) -> None:
-        self._elapsed_ms = self.loop.now_ms
-        # What is cancelled now must not make room for more deliveries.
-        self.dispatcher._stopped = self.dispatcher.attempts.stopped = True
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self.loop.run(asyncio.wait(tasks, timeout=0.001))
-        self.log.close()
-        self.loop.close()
-
-    # -- driving ------------------------------------------------------------------
-
     @property
-    def at(self) -> int:
-        return STARTS_AT + round(self.loop.now_ms)
+    def tables(self) -> Tables:
+        return self.log.tables
 
-    def advance(self, ms: int) -> None:
-        self.loop.advance(ms)
+    async def _commit(self, entries: list[Entry]) -> None:
+        answers = await self.log.commit(entries, [])
+        assert all(isinstance(answer, Accepted) for answer in answers)
 
-    def settle(self) -> None:
-        self.loop.advance(SETTLE_MS)
+    async def _command(self, record: JobRecord) -> None:
+        await self.log.command(record)
 
-    def tick(self) -> int:
-        settled: int = self.loop.run(self.dispatcher.tick())
-        return settled
+    async def _page(self, page: Page) -> None:
+        self.log.publish(page)
 
-    def source(self, name: str, *sinks: Any, retry: Retry = STEADY) -> None:
-        self._sources.put(name, *sinks, retry=retry)
-
-    def remove_source(self, name: str) -> None:
-        self._sources.remove(name)
-
-    def break_source(self, name: str) -> None:
-        self._sources.broken.add(name)
-
-    def sources_answer(self, answer: bool) -> None:
-        self._sources.answer = answer
-
-    def commit(self, hooks: Sequence[Hook]) -> None:
-        for start in range(0, len(hooks), 256):
-            entries = [self._entry(hook) for hook in hooks[start : start + 256]]
-            answers = self.loop.run(self.log.commit(entries, []))
-            assert all(isinstance(answer, Accepted) for answer in answers)
-        self.loop.advance(0)
-
-    def _entry(self, hook: Hook) -> tuple[Envelope, bytes, bytes]:
-        envelope = Envelope(
-            hook.id,
-            hook.source_id,
-            hook.tenant_id,
-            self.at,
-            hook.sinks,
-            (),
-            "application/json",
-            hook.id,
-            ordering_keys=hook.ordering_keys,
-        )
-        return envelope, records.encode(envelope), hook.body
-
-    def reconfigure(self, **dispatch: Any) -> None:
-        self._settings = msgspec.structs.replace(self._settings, **dispatch)
-        self.dispatcher.reconfigure(self._settings)
-
-    def dead_letter_source(self, source_id: str, within_ms: int = 20_000) -> int | None:
-        count: int | None = self.loop.run(self.dispatcher.dead_letter_source(source_id, within_ms))
-        return count
-
-    # -- looking ------------------------------------------------------------------
-
-    def _seq(self, hook_id: str) -> int:
-        seq = self.log.tables.seq_of(hook_id)
-        assert seq is not None
-        return seq
-
-    def rows(self, hook_id: str) -> dict[int, Row]:
-        return dict(self.log.tables.rows_of(self._seq(hook_id)))
-
-    def attempts(self, hook_id: str, sink: int = 0) -> list[Attempt]:
-        return [line for index, _, line in self.log.tables.attempts_of(self._seq(hook_id)) if index == sink]
-
-    def lane(self, ordering_key: str) -> Lane | None:
-        return self.log.tables.lane(records.lane_key("acme", "orders", 0, "http", ordering_key))
-
-    def lose_row(self, hook_id: str) -> None:
-        database, seq = self.log.tables.database, self._seq(hook_id)
-        batch = database.batch()
-        for sink, row in self.log.tables.rows_of(seq):
-            batch.delete(keys.row_key(seq, sink), database.handles["rows"])
-            key = keys.due_key(keys.LIVE, row.tenant_id, row.at, seq, sink)
-            batch.delete(key, database.handles["due"])
-        database.write(batch)
-        self.log.tables.forget(seq)
-
-    def redeem(self, reference: str) -> bytes:
-        body: bytes = self.loop.run(self.blobs.redeem(reference))
-        return body
+    def _close_log(self) -> None:
+        self.log.close()
 
     def sweep_lanes(self) -> None:
         async def sweep() -> None:
@@ -197,71 +63,6 @@ class EmbeddedHost:
                 pass
 
         self.loop.run(sweep())
-
-    def counts(self) -> tuple[int, int, int]:
-        return self.log.tables.counts.total()
-
-    def scanned_counts(self) -> tuple[int, int, int]:
-        live = replayed = dead = 0
-        for _, value in self.log.tables.database.items("rows", b"", b"\xff"):
-            row = records.decode_row(value)
-            dead += row.state is RowState.DEAD
-            replayed += row.state is RowState.PENDING and row.replay_id is not None
-            live += row.state is RowState.PENDING and row.replay_id is None
-        return live, replayed, dead
-
-    def pressure(self) -> Pressure | None:
-        return self.dispatcher.pressure()
-
-    # -- replays ------------------------------------------------------------------
-
-    def start_job(self, job_id: str) -> None:
-        job = Job(
-            id=job_id,
-            kind="dlq",
-            state=JobState.RUNNING,
-            filter={},
-            rate=1000,
-            max_lag_ms=2000,
-            created_at=self.at,
-            updated_at=self.at,
-        )
-        self.loop.run(self.log.command(JobStart(job)))
-
-    def revive(self, job_id: str, *hook_ids: str) -> None:
-        revivals = []
-        for hook_id in hook_ids:
-            seq = self._seq(hook_id)
-            revivals += [Revival(seq, sink, row.generation) for sink, row in self.log.tables.rows_of(seq)]
-        page = Page(job_id, self.at, b"cursor", len(revivals), 0, tuple(revivals))
-
-        async def publish() -> None:
-            self.log.publish(page)
-
-        self.loop.run(publish())
-
-    def job(self, job_id: str) -> Job:
-        job = self.log.tables.job(job_id)
-        assert job is not None
-        return job
-
-    # -- breaking things ------------------------------------------------------------
-
-    def corrupt(self, hook_id: str) -> None:
-        self._put_hook(hook_id, b"\x00\x00\x00\x02\xc1\xc1")
-
-    def lose(self, hook_id: str) -> None:
-        self._put_hook(hook_id, None)
-
-    def _put_hook(self, hook_id: str, stored: bytes | None) -> None:
-        database, seq = self.log.tables.database, self._seq(hook_id)
-        batch = database.batch()
-        if stored is None:
-            batch.delete(keys.u64(seq), database.handles["hooks"])
-        else:
-            batch.put(keys.u64(seq), stored, database.handles["hooks"])
-        database.write(batch)
-        self.log.tables.forget(seq)
 
     def refuse_writes(self, refuse: bool) -> None:
         if not refuse:
@@ -281,56 +82,6 @@ class EmbeddedHost:
             raise StoreError("Input/output error")
 
         self.log.tables.database.write = take_and_refuse  # type: ignore[method-assign]
-
-    def corrupt_row(self, hook_id: str) -> None:
-        self._put_row(hook_id, b"\xc1")
-
-    def orphan_index_entry(self, hook_id: str) -> None:
-        self._put_row(hook_id, None)
-
-    def _put_row(self, hook_id: str, stored: bytes | None) -> None:
-        database, seq = self.log.tables.database, self._seq(hook_id)
-        batch, key = database.batch(), keys.row_key(seq, 0)
-        if stored is None:
-            batch.delete(key, database.handles["rows"])
-        else:
-            batch.put(key, stored, database.handles["rows"])
-        database.write(batch)
-        self.log.tables.forget(seq)
-
-    def refuse_row_reads(self, times: int, *hook_ids: str) -> None:
-        host, left, refused = self.dispatch_host, [times], {self._seq(hook_id) for hook_id in hook_ids}
-
-        def rows(places: list[tuple[int, int]]) -> list[Row | None]:
-            if left[0] > 0 and any(seq in refused for seq, _ in places):
-                left[0] -= 1
-                raise StoreError("Corruption: block checksum mismatch")
-            return LocalDispatchHost.rows(host, places)
-
-        host.rows = rows  # type: ignore[method-assign]
-
-    def refuse_reads(self, *hook_ids: str) -> None:
-        refused = {self._seq(hook_id) for hook_id in hook_ids}
-        host = self.dispatch_host
-
-        def hook(seq: int) -> tuple[Envelope, bytes] | None:
-            if seq in refused:
-                raise StoreError("Corruption: block checksum mismatch")
-            return LocalDispatchHost.hook(host, seq)
-
-        host.hook = hook  # type: ignore[method-assign]
-
-
-def _copy(store: Path, image: Path) -> None:
-    """Copy an open store as a crash would leave it; again when a compaction ended meanwhile."""
-    for _ in range(50):
-        before = sorted(file.name for file in store.iterdir())
-        with contextlib.suppress(shutil.Error, FileNotFoundError):
-            shutil.copytree(store, image)
-            if sorted(file.name for file in store.iterdir()) == before:
-                return
-        shutil.rmtree(image, ignore_errors=True)
-    raise AssertionError("the store never held still")
 
 
 @contextlib.contextmanager
