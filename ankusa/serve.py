@@ -25,9 +25,6 @@ FAILED = 1
 
 def run(config: Config, path: str | None) -> int:
     """Run a node with `config`, which was read from `path` (None: see `ANKUSA_CONFIG`); the exit status."""
-    if config.log.type == "kafka":
-        sys.stderr.write("log.type: nodes on Kafka cannot be started yet in this version\n")
-        return FAILED
     taken = taken_ports(config)
     if taken:
         sys.stderr.write("".join(f"{line}\n" for line in taken))
@@ -37,31 +34,37 @@ def run(config: Config, path: str | None) -> int:
     watched = path or os.environ.get(PATH_VARIABLE) or None
     if config.node.edges == 0:
         return _in_place(config, watched)
-    from streams.local.server import socket_path
-
     logs.set_up(config.log.level, "supervisor")
     end = ["--config", watched] if watched else []
-    engine = [sys.executable, "-m", "streams.local.engine_process", *end]
-    edge = [
-        sys.executable,
-        "-m",
-        "streams.local.edge_process",
-        *end,
-        "--socket",
-        str(socket_path(config.node.data_dir)),
-    ]
+    engine, edge = _on_kafka(config, end) if config.log.type == "kafka" else _embedded(config, end)
     edges = [edge] * (config.node.edges if "edge" in config.node.roles else 0)
     return Supervisor(engine, edges, FileWatch(Path(watched)) if watched else None).run()
 
 
+def _embedded(config: Config, end: list[str]) -> tuple[list[str] | None, list[str]]:
+    """The commands of an engine and of an edge."""
+    from streams.local.server import socket_path
+
+    engine = [sys.executable, "-m", "streams.local.engine_process", *end]
+    socket = str(socket_path(config.node.data_dir))
+    return engine, [sys.executable, "-m", "streams.local.edge_process", *end, "--socket", socket]
+
+
+def _on_kafka(config: Config, end: list[str]) -> tuple[list[str] | None, list[str]]:
+    """The commands of a worker, None without the role, and of an edge."""
+    worker = [sys.executable, "-m", "streams.kafka.worker_process", *end]
+    edge = [sys.executable, "-m", "streams.kafka.edge_process", *end]
+    return worker if "worker" in config.node.roles else None, edge
+
+
 def taken_ports(config: Config) -> list[str]:
-    """The listeners whose port somebody else has, each as a line naming its key.
+    """The listeners of its roles whose port somebody else has, each as a line naming its key.
 
     A child that cannot listen is started again and again, which is right for a node that ran and wrong for one that
     never will.
     """
     wanted = [("http.port", config.http.ip, config.http.port)] if "edge" in config.node.roles else []
-    if config.admin.enabled:
+    if config.admin.enabled and (config.log.type == "local" or "worker" in config.node.roles):
         wanted.append(("admin.port", config.admin.ip, config.admin.port))
     if config.routes.enabled:
         wanted.append(("routes.admin.port", config.routes.admin.ip, config.routes.admin.port))

@@ -1,4 +1,4 @@
-"""The supervisor: one engine process and its edge processes, started, watched and stopped together.
+"""The supervisor: an engine process and its edge processes, or one kind of them, started, watched and stopped together.
 
 Each is a failure domain: an engine that dies is started again while edges answer 503, an edge that dies loses nothing
 acknowledged. A changed configuration file, or SIGHUP, is passed on to all as SIGHUP. Owns processes and signals; it
@@ -20,8 +20,8 @@ from types import FrameType
 log = logging.getLogger("ankusa.supervisor")
 
 FATAL_EXIT = 65
-"""An engine's exit status for a store it will not open (damaged, locked, of another format): starting it again would
-not help (EX_DATAERR of sysexits.h)."""
+"""A process's exit status for what it will not work with: a store that is damaged, locked or of another format, topics
+that would lose hooks. Starting it again would not help (EX_DATAERR of sysexits.h)."""
 
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
 HEALTHY_S = 30.0
@@ -123,13 +123,15 @@ class Child:
 
 
 class Supervisor:
-    """Runs an engine and edges until a signal, or until the engine says that it can never start.
+    """Runs an engine (on Kafka a worker, or none) and edges until a signal, or until one says that it can never start.
 
     `config` is the file they were configured from, None when there is none to watch.
     """
 
-    def __init__(self, engine: Sequence[str], edges: Sequence[Sequence[str]], config: FileWatch | None = None) -> None:
-        self._engine = Child("engine", engine)
+    def __init__(
+        self, engine: Sequence[str] | None, edges: Sequence[Sequence[str]], config: FileWatch | None = None
+    ) -> None:
+        self._engines = [] if engine is None else [Child("engine", engine)]
         self._edges = [Child(f"edge-{number}", command) for number, command in enumerate(edges)]
         self._config = config
         self._look_at = time.monotonic() + WATCH_S
@@ -143,16 +145,15 @@ class Supervisor:
         status = 0
         while not self._stopping:
             now = time.monotonic()
-            for child in (self._engine, *self._edges):
-                ended = child.poll(now)
-                if child is self._engine and ended == FATAL_EXIT:
+            for child in (*self._engines, *self._edges):
+                if child.poll(now) == FATAL_EXIT:
                     status, self._stopping = FATAL_EXIT, True
                     break
             self._watch(now)
             time.sleep(POLL_S)
         for edge in self._edges:  # all asked first, so that they drain side by side
             edge.signal(signal.SIGTERM)
-        for child in (*self._edges, self._engine):
+        for child in (*self._edges, *self._engines):
             child.stop()
         return status
 
@@ -171,5 +172,5 @@ class Supervisor:
         self._reload()
 
     def _reload(self) -> None:
-        for child in (self._engine, *self._edges):
+        for child in (*self._engines, *self._edges):
             child.signal(signal.SIGHUP)

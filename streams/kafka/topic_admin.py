@@ -1,12 +1,14 @@
 """Topics made on the cluster, and compared with what they must be like (`topics.py`).
 
-Owns the calls of the admin client and the words for what is wrong, each with the way out. Blocking: for the command
-line and for threads. It deletes nothing, and never changes the number of a topic's partitions: that number decides
-where a row lives.
+Owns the calls of the admin client and the words for what is wrong, each with the way out, and the check that every
+role makes first. `TopicAdmin` blocks: it is for the command line and for threads. It deletes nothing, and never changes
+the number of a topic's partitions: that number decides where a row lives.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -32,6 +34,10 @@ REQUEST_S = 10.0
 
 SEEN_S = 10.0
 """A created topic is known to every broker a moment later."""
+
+CHECK_AGAIN_S = 1.0
+
+log = logging.getLogger("ankusa.kafka")
 
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
@@ -209,3 +215,23 @@ def _cluster_error(doing: str, error: KafkaException) -> ClusterError:
     cause: KafkaError = error.args[0]
     away = cause.code() in _AWAY or cause.retriable()
     return ClusterError(f"{doing}: {cause.str()}", refused=not away)
+
+
+async def topics_fit(config: Config) -> bool:
+    """What every role asks before it begins: whether the topics are as they must be. What is wrong is logged, each with
+    the way out. Waits for a cluster that is away."""
+    admin, told = await asyncio.to_thread(TopicAdmin, config), ""
+    while True:
+        try:
+            wrong = await asyncio.to_thread(admin.check)
+            break
+        except ClusterError as error:
+            if str(error) != told:
+                log.warning("event=topics_unchecked reason=%s", error)
+                told = str(error)
+            if error.refused:
+                return False
+        await asyncio.sleep(CHECK_AGAIN_S)
+    for one in wrong:
+        log.critical("event=topic_wrong topic=%s reason=%s; %s", one.topic, one.what, one.way_out)
+    return not wrong

@@ -1,0 +1,135 @@
+"""The sources that the API set up, as an edge reads them: the compacted topic `sources`, to its end and then on.
+
+Owns one consumer and its thread. Everything up to the topic's end is told at once, as the whole; each change after it
+as it comes. A source that cannot be read at the start ends the edge, unless `source_store.ignore_unreadable` says
+otherwise; one that changes to something unreadable later stays as it was. It writes nothing, and commits no offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from ankusa.seal import Seal
+from ankusa.source_store import spec as specs
+from ankusa.source_store.spec import UnreadableError
+from ankusa.source_store.store import UnreadableSourcesError
+from schemas.config import Config, ManagedSource
+from schemas.edge_update import EdgeUpdate
+from schemas.records import DecodeError, decode_source_change
+from streams.kafka.clients import client_log, client_settings
+from streams.kafka.topics import TopicNames
+
+log = logging.getLogger("ankusa.edge")
+
+POLL_S = 0.5
+"""How long the thread waits for a change in one go, and so a close for the thread."""
+
+BATCH = 500
+
+
+class SourceFeed:
+    """The feed of one edge process, in the event loop that makes it. `take` is given each update there."""
+
+    def __init__(self, config: Config, take: Callable[[EdgeUpdate], None]) -> None:
+        self._take = take
+        self._topic = TopicNames(config.kafka.prefix).sources
+        self._seal = Seal(config.source_store.secret_key)
+        self._retry = config.dispatch.retry
+        self._lenient = config.source_store.ignore_unreadable
+        self._settings = client_settings(config.kafka, "sources") | {
+            "group.id": f"{config.kafka.prefix}sources",  # asked for, and never joined
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+        self._loop = asyncio.get_running_loop()
+        self._closing = threading.Event()
+        self._told = False
+        self._changes: dict[str, ManagedSource | None] = {}
+        self._unreadable: dict[str, str] = {}
+        self.failed: asyncio.Future[UnreadableSourcesError] = self._loop.create_future()
+        """Done when the edge must not go on."""
+        self._thread = threading.Thread(target=self._run, name="ankusa-sources", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        await asyncio.to_thread(self._thread.join)
+
+    # -- the thread ---------------------------------------------------------
+
+    def _run(self) -> None:
+        consumer = Consumer(self._settings, logger=client_log)
+        try:
+            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            while not self._closing.is_set():
+                ended = self._told
+                for message in consumer.consume(BATCH, POLL_S):
+                    ended = self._read(message) or ended
+                if ended and (self._changes or not self._told):
+                    self._tell()
+        except Exception as error:
+            log.exception("event=sources_feed_failed")
+            self._hand(self._fail, UnreadableSourcesError(f"{self._topic} cannot be read: {error}"))
+        finally:
+            consumer.close()
+
+    def _read(self, message: Message) -> bool:
+        """Whether it says that this is the topic's end."""
+        error = message.error()
+        if error is not None:
+            return error.code() == KafkaError._PARTITION_EOF  # of all else it tries again by itself
+        key, value = message.key(), message.value()
+        source_id = key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
+        self._unreadable.pop(source_id, None)
+        try:
+            self._changes[source_id] = None if value is None else self._source(value)
+        except UnreadableError as unread:
+            self._unreadable[source_id] = str(unread)
+        except DecodeError:
+            self._unreadable[source_id] = "is damaged"
+        return False
+
+    def _source(self, value: bytes) -> ManagedSource | None:
+        change = decode_source_change(value)
+        return None if change.spec is None else specs.read(change, self._seal, self._retry).source
+
+    def _tell(self) -> None:
+        unreadable = [f"{source_id} {reason}" for source_id, reason in self._unreadable.items()]
+        self._unreadable = {}
+        if unreadable and not self._told and not self._lenient:
+            reason = f"stored sources cannot be read: {', '.join(unreadable)}"
+            self._hand(self._fail, UnreadableSourcesError(reason))
+            self._closing.set()
+            return
+        for reason in unreadable:
+            log.error("event=source_ignored source=%s", reason.replace(" ", " reason=", 1))
+        update = EdgeUpdate(whole=not self._told, sources=tuple(self._changes.items()))
+        self._told, self._changes = True, {}
+        self._hand(self._taken, update)
+
+    def _hand(self, call: Callable[..., None], value: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, value)
+        except RuntimeError:  # the loop has ended: nobody goes by it any more
+            self._closing.set()
+
+    # -- in the loop --------------------------------------------------------
+
+    def _taken(self, update: EdgeUpdate) -> None:
+        try:
+            self._take(update)
+        except Exception:
+            log.exception("event=update_refused sources=%d", len(update.sources))  # the last one stands
+        else:
+            log.info("event=sources_taken sources=%d whole=%s", len(update.sources), update.whole)
+
+    def _fail(self, error: UnreadableSourcesError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
