@@ -33,7 +33,7 @@ from ankusa import clock
 class Behaviour(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one request is answered.
 
-    mode `answer`: wait `delay_ms`, then `status`, `headers`, `body`. `hang`: take the request, never answer.
+    Each waits `delay_ms` first. mode `answer`: `status`, `headers`, `body`. `hang`: take the request, never answer.
     `endless`: status and headers, then a body without end. `stall`: status, headers and half of the body, then
     nothing. `close_mid`: the same, then the connection closes. `close_before`: it closes without a word.
     """
@@ -105,7 +105,8 @@ class SinkServer:
         """Answer the next requests so, one each, in order."""
         self._script.extend(behaviours)
 
-    def next_behaviour(self) -> Behaviour:
+    def next_behaviour(self, request: Received) -> Behaviour:
+        """How this request is answered: by the script, by the default then."""
         return self._script.popleft() if self._script else self._default
 
     def delivered(self, request: Received) -> None:
@@ -232,8 +233,8 @@ class Connection(asyncio.Protocol):
         self._busy = True
         server.in_flight += 1
         server.in_flight_max = max(server.in_flight_max, server.in_flight)
-        behaviour = server.next_behaviour()
-        if behaviour.mode == "answer" and behaviour.delay_ms:
+        behaviour = server.next_behaviour(request)
+        if behaviour.delay_ms:
             self._loop.call_later(behaviour.delay_ms / 1000, self._answer, request, behaviour)
         else:
             self._answer(request, behaviour)

@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import uvloop
@@ -44,8 +44,11 @@ class Load:
         headers: Mapping[str, str] | None = None,
         connections: int = 32,
         per_second: float | None = None,
+        vary: Callable[[int], Mapping[str, str]] | None = None,
+        most: int | None = None,
         name: str = "load",
     ) -> None:
+        """`vary`: more headers for request number n, from 1. `most`: send nothing more once so many are accepted."""
         lines = [f"POST {path} HTTP/1.1", f"host: 127.0.0.1:{port}", f"content-length: {len(body)}"]
         lines += [f"{key}: {value}" for key, value in (headers or {"content-type": "application/json"}).items()]
         self._head = "\r\n".join([*lines, f"{MARK_HEADER}: "]).encode()
@@ -53,6 +56,7 @@ class Load:
         self._port, self._name = port, name
         self._connections = connections
         self._per_second = per_second
+        self._vary, self._most = vary, most
         self._sent = 0
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
@@ -144,16 +148,26 @@ class Load:
     def _send(self, connection: _Connection) -> None:
         self._sent += 1
         mark = f"{self._name}-{self._sent}"
-        connection.send(mark, self._head + mark.encode() + self._tail)
+        more = (
+            ""
+            if self._vary is None
+            else "".join(f"\r\n{key}: {value}" for key, value in self._vary(self._sent).items())
+        )
+        connection.send(mark, self._head + (mark + more).encode() + self._tail)
 
     def ready(self, connection: _Connection) -> None:
         """A connection that may send."""
         if self._stopping:
             return
-        if self._per_second is None:
+        if self._per_second is None and not self._is_enough():
             self._send(connection)
         else:
             self._idle.append(connection)
+
+    def _is_enough(self) -> bool:
+        """Whether `most` are accepted, or will be if those under way are: one that is not is followed by another."""
+        under_way = sum(1 for connection in self._open if connection.mark)
+        return self._most is not None and len(self.accepted) + under_way >= self._most
 
     def answered(self, connection: _Connection, status: int, body: bytes) -> None:
         mark = connection.mark

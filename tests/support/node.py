@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -172,6 +172,20 @@ class Node:
     def admin(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         raw = None if body is None else json.dumps(body).encode()
         return ask(self.admin_port, method, path, raw, {"content-type": "application/json"})
+
+    def hooks(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What the admin API says of each hook, over one connection; one that it does not know is missing."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
+        found: dict[str, dict[str, Any]] = {}
+        with contextlib.closing(connection):
+            for hook_id in ids:
+                connection.request("GET", f"/v1/hooks/{hook_id}")
+                response = connection.getresponse()
+                body = response.read()
+                assert response.status in (200, 404), (hook_id, response.status, body)
+                if response.status == 200:
+                    found[hook_id] = json.loads(body)
+        return found
 
     def get(self, path: str) -> Any:
         """The admin API's answer to a GET that must succeed."""
