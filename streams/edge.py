@@ -68,9 +68,11 @@ class Edge:
         self._app.close()
 
 
-async def run_edge(config: Config, edge_log: EdgeLog, tables: EdgeTables | None = None) -> Edge:
+async def run_edge(
+    config: Config, edge_log: EdgeLog, tables: EdgeTables | None = None, slow_append_ms: int | None = None
+) -> Edge:
     """Start an edge over `edge_log` on `http.ip:http.port`; it accepts once this returns. `tables` is for who tells it
-    of changes.
+    of changes, `slow_append_ms` the batcher's.
 
     The port is shared with the other edge processes when `node.edges` is above 1. Raises OSError naming the address
     when it cannot be had.
@@ -81,7 +83,7 @@ async def run_edge(config: Config, edge_log: EdgeLog, tables: EdgeTables | None 
     except OSError as error:
         raise OSError(error.errno, f"http.port: cannot listen on {http.ip}:{http.port}: {error.strerror}") from error
     tables = tables or EdgeTables(config, now_ms)
-    batcher = Batcher(edge_log, config.batcher, now_ms)
+    batcher = Batcher(edge_log, config.batcher, now_ms, slow_append_ms)
     app = build_ingest_app(http, tables.sources, batcher, edge_log, now_ms, guard=tables.guard)
     listener = await serve(app, bound)
     log.info("event=listening listener=http address=%s:%d sources=%d", http.ip, listener.port, len(config.sources))

@@ -50,8 +50,17 @@ class _Queued(NamedTuple):
 class Batcher:
     """The queue of one edge process. `clock` gives unix ms. All methods run on one event loop."""
 
-    def __init__(self, edge_log: EdgeLog, settings: config.Batcher, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        edge_log: EdgeLog,
+        settings: config.Batcher,
+        clock: Callable[[], int],
+        slow_append_ms: int | None = None,
+    ) -> None:
+        """An append that takes longer than `slow_append_ms` holds up no other: for a log of many parts, of which one
+        may be away. None: every append does, for a log that is one thing."""
         self._log = edge_log
+        self._slow_append_ms = slow_append_ms
         self._settings = settings
         self._delay_ms = settings.max_delay_ms
         self._deadline_ms = APPEND_DEADLINE_MS + settings.max_delay_ms
@@ -59,6 +68,7 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Queued] = deque()
         self._appends: set[asyncio.Task[None]] = set()
+        self._slow: set[asyncio.Task[None]] = set()
         self._start: asyncio.Handle | None = None
         self._delayed = False
         self._expiry: asyncio.TimerHandle | None = None
@@ -139,9 +149,20 @@ class Batcher:
             task = self._loop.create_task(self._run(batch))
             self._appends.add(task)
             task.add_done_callback(self._ended)
+            if self._slow_append_ms is not None:
+                self._loop.call_later(self._slow_append_ms / 1000, self._set_aside, task)
+
+    def _set_aside(self, task: asyncio.Task[None]) -> None:
+        """Let others begin beside an append that is slow."""
+        if task in self._appends:
+            self._appends.discard(task)
+            self._slow.add(task)
+            if self._waiting and self._may_begin():
+                self._schedule()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._appends.discard(task)
+        self._slow.discard(task)
         if self._waiting and self._may_begin():
             self._schedule()
 
@@ -200,9 +221,10 @@ class Batcher:
     async def drain(self) -> None:
         """Wait until nothing is queued or in flight, in a hurry. Waits for new submissions too."""
         self.hurry()
-        while self._appends or self._waiting:
-            if self._appends:
-                await asyncio.wait(self._appends, return_when=asyncio.FIRST_COMPLETED)
+        while self._appends or self._slow or self._waiting:
+            running = self._appends | self._slow
+            if running:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # the next is about to begin
 
     def close(self) -> None:

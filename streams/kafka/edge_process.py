@@ -33,6 +33,10 @@ from streams.kafka.topic_admin import topics_fit
 
 log = logging.getLogger("ankusa.edge")
 
+SLOW_APPEND_MS = 100
+"""Ten times what three brokers take for a commit. Whoever waits longer waits for one partition, or for all: hooks
+behind it go to others, or are refused at once when nobody answers."""
+
 
 async def run(config: Config, config_path: str | None, env: Mapping[str, str], parent: int) -> int:
     """Run one edge until SIGTERM, SIGINT, the death of `parent` or what must not go on; the exit status."""
@@ -49,7 +53,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
         edge_log.reload(config)
 
     try:
-        edge = await run_edge(config, edge_log, tables)
+        edge = await run_edge(config, edge_log, tables, SLOW_APPEND_MS)
     except OSError as error:
         log.critical("event=listen_failed reason=%s", error.strerror)
         await edge_log.close()

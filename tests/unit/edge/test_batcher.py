@@ -221,6 +221,29 @@ def test_a_request_that_goes_away_takes_nothing_back() -> None:
     run(body)
 
 
+def test_a_slow_append_holds_up_no_other_where_that_is_said() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        batcher = Batcher(log, config.Batcher(), Clock(), slow_append_ms=1)
+        log.gate.clear()
+        answers = [submit(batcher, 0)]
+        await until(lambda: len(log.batches) == 1)
+        for number in range(1, 5):  # each begins although all before it have not ended
+            answers.append(submit(batcher, number))
+            await until(lambda number=number: len(log.batches) == number + 1)  # type: ignore[misc]
+        draining = asyncio.create_task(batcher.drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        assert batcher.hooks == 5
+        log.gate.set()
+        await draining
+        assert {answer.status for answer in await asyncio.gather(*answers)} == {AnswerStatus.ACCEPTED}
+        assert batcher.hooks == 0
+        batcher.close()
+
+    run(body)
+
+
 class BrokenLog:
     """Breaks the port's promise: raises, or answers the wrong number."""
 
