@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from ankusa.replay.operator import Operator
 from ankusa.source_store.store import SourceStore
-from schemas.api import DeadLetters, HeldHooks, Hook, Limits, Purged, Stats, TenantLimit
-from schemas.api_requests import DeadLetterQuery, HeldQuery, PurgeQuery, StatsQuery
+from schemas.api import DeadLetters, HeldHooks, Hook, LaneList, Limits, Purged, Stats, TenantLimit
+from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
 
 Tenants = frozenset[str] | None
 
@@ -55,6 +55,10 @@ class Operations(Protocol):
 
     async def stats(self, query: StatsQuery, tenants: Tenants) -> Stats | BadCursor:
         """Lag, window, rows by state, and a page of depths by sink key, from counts that are kept: never a scan."""
+
+    async def lanes(self, query: LaneQuery, tenants: Tenants) -> LaneList | BadCursor:
+        """A page of the lanes with rows, in order of their keys. The work of one call is bounded, as that of
+        `dead_letters`; how many members a lane has adds nothing to it."""
 
     async def dead_letters(self, query: DeadLetterQuery, tenants: Tenants) -> DeadLetters | BadCursor:
         """A page of dead rows, newest death first. The work of one call is bounded: a page may be short, or empty,

@@ -83,7 +83,8 @@ class TenantStats(Model):
 
 class SinkStats(Model):
     """One sink key. `pending` counts claimed rows and lane members too; of the claimed, `waiting` wait for a slot and
-    `running` have one. `breaker_until` is when an open breaker lets a probe through."""
+    `running` have one. `breaker_until` is when an open breaker lets a probe through; `parked` counts the rows that wait
+    for that: while it is open, all that are pending and not claimed."""
 
     tenant: str
     source_id: str
@@ -96,6 +97,7 @@ class SinkStats(Model):
     running: int
     breaker: Literal["closed", "open", "half_open", "probing"]
     breaker_until: int | None
+    parked: int
 
 
 class Lanes(Model):
@@ -103,6 +105,46 @@ class Lanes(Model):
 
     lanes: int
     members: int
+
+
+class LaneHead(Model):
+    """The row whose turn it is. `id` is null when its hook is missing or undecodable; `due_at` is when it came due, or
+    will; `error` is what its last attempt came to."""
+
+    id: str | None
+    seq: int
+    state: Literal["pending", "claimed"]
+    due_at: int
+    attempts: int
+    error: str | None
+    error_class: ErrorClassName | None
+    replay_id: str | None
+
+
+class Lane(Model):
+    """One lane. `depth` counts its head and the members behind it; `head` is null for a moment, when its row was lost
+    and the sweep has not yet promoted the next."""
+
+    tenant: str
+    source_id: str
+    sink: int
+    sink_type: str
+    ordering_key: str
+    depth: int
+    head_since_at: int
+    head_age_ms: int
+    head: LaneHead | None
+
+
+class LaneList(Model):
+    """A page of the lanes with rows, in order of tenant, source, sink and key. `lanes` and `members` count the node's:
+    null for a caller limited to tenants. A page may hold fewer than `limit` entries and still have a `next_cursor`: the
+    work of one call is bounded."""
+
+    lanes: int | None
+    members: int | None
+    entries: list[Lane]
+    next_cursor: str | None
 
 
 class Job(Model):

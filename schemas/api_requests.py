@@ -20,6 +20,9 @@ PURGE_LIMIT, PURGE_DEFAULT = 10_000, 1000
 
 Text = Annotated[str, Field(min_length=1, max_length=256)]
 Cursor = Annotated[str, Field(min_length=1, max_length=512, description="`next_cursor` of the page before.")]
+LaneCursor = Annotated[str, Field(min_length=1, max_length=1024, description="`next_cursor` of the page before.")]
+"""An ordering key has up to 512 bytes, and a cursor of lanes holds one."""
+
 TimeMs = Annotated[int, Field(ge=0, le=MAX_TIME_MS)]
 
 
@@ -57,8 +60,19 @@ class PurgeQuery(Model):
 
 
 class StatsQuery(Model):
+    breaker: Literal["open"] | None = Field(None, description="Only sink keys whose breaker is open or half-open.")
     limit: int = Field(PAGE_DEFAULT, description=f"Sink keys on a page, clamped to 0..{PAGE_LIMIT}.")
     cursor: Cursor | None = None
+
+
+class LaneQuery(Model):
+    """All filters must match. `limit` is clamped."""
+
+    tenant: Text | None = None
+    source_id: Text | None = None
+    sink: Annotated[int, Field(ge=0, le=65_535)] | None = None
+    limit: int = Field(PAGE_DEFAULT, description=f"Clamped to 0..{PAGE_LIMIT}.")
+    cursor: LaneCursor | None = None
 
 
 class HookQuery(Model):

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from itertools import islice
 from ankusa.core import ops as operations
 from ankusa.core.set_up import SetUpTable
 from ankusa.store import keys
@@ -19,7 +20,7 @@ from ankusa.store.database import Database, Target
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
 from schemas import records
-from schemas.records import FORMAT_VERSION, Attempt, Breaker, Job, Lane, LimitChange, Row, RowState
+from schemas.records import FORMAT_VERSION, Attempt, Breaker, Job, Lane, LimitChange, Row
 
 log = logging.getLogger("ankusa.store")
 
@@ -77,6 +78,7 @@ class Tables:
         stored = self.database.get("jobs", job_id.encode())
         return None if stored is None else records.decode_job(stored)
 
+        """None where there is none, or where it does not decode: a damaged row must not stop the fold of its lane."""
     def breaker(self, key: str) -> Breaker | None:
         stored = self.database.get("breakers", key.encode())
         return None if stored is None else records.decode_breaker(stored)
@@ -91,18 +93,10 @@ class Tables:
         start, end = keys.member_key(key, place, 0), keys.prefix_end(keys.member_prefix(key))
         return (keys.split_member_key(found) for found in self.database.keys("members", start, end))
 
-    def has_head(self, key: str) -> bool:
-        """Whether a lane's head is a pending row, as it must be while a member waits."""
-        lane = self.lane(key)
-        head = None if lane is None else self.row(lane.head, int(key.split("/")[2]))
-        return head is not None and head.state is RowState.PENDING and head.lane == key
-
-    def lanes(self, start: str = "", limit: int = 100) -> list[tuple[str, Lane]]:
+    def lanes(self, start: bytes, limit: int) -> list[tuple[str, Lane]]:
         """`(key, lane)` of up to `limit` lanes with rows, from key `start` on."""
-        items = self.database.items("lanes", start.encode(), b"\xff")
-        return [
-            (key.decode(), records.decode_lane(value)) for (key, value), _ in zip(items, range(limit), strict=False)
-        ]
+        items = islice(self.database.items("lanes", start, b"\xff"), limit)
+        return [(key.decode(), records.decode_lane(value)) for key, value in items]
 
     def lane_counts(self) -> tuple[int, int]:
         """`(lanes with rows, members waiting)`."""

@@ -1,4 +1,4 @@
-"""Routes of the node itself: health, ready, metrics, config, stats."""
+"""Routes of the node itself: health, ready, metrics, config, stats, lanes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ankusa.operations import BadCursor
 from api.admin.context import Caller, Node, Reader
 from api.admin.document import answers
 from api.admin.errors import RETRY_AFTER_S, bad_cursor
-from schemas.api import Health, NotReady, Ready, Stats
-from schemas.api_requests import StatsQuery
+from schemas.api import Health, LaneList, NotReady, Ready, Stats
+from schemas.api_requests import LaneQuery, StatsQuery
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -52,6 +52,15 @@ async def config(node: Node, _: Reader) -> dict[str, Any]:
 async def stats(node: Node, caller: Caller, query: Annotated[StatsQuery, Query()]) -> Stats:
     """Lag, window, rows by state, depths per tenant and sink key, unfinished jobs. Never scans a table."""
     found = await node.stats(query, caller.sees)
+    if isinstance(found, BadCursor):
+        raise bad_cursor()
+    return found
+
+
+@router.get("/v1/lanes", responses=answers(400, 401, 503))
+async def lanes(node: Node, caller: Caller, query: Annotated[LaneQuery, Query()]) -> LaneList:
+    """The lanes of ordered sinks that have rows: how deep each is, its head, and how long that has been head."""
+    found = await node.lanes(query, caller.sees)
     if isinstance(found, BadCursor):
         raise bad_cursor()
     return found

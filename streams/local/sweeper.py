@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from ankusa import lifecycle
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
-from schemas.records import LaneHeal, Topic, seq_of
+from schemas.records import Topic, seq_of
+from streams.local.lane_sweep import LaneSweep
 from streams.local.log import LocalLog
 
 log = logging.getLogger("ankusa.sweeper")
@@ -41,7 +42,8 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
         # Where the next pass over a family starts; a restart begins at its start once.
         self._floors: dict[str, bytes] = {}
-        self.counts: dict[str, int] = {"lanes": 0, "dedupe": 0, "hooks": 0, "attempts": 0, "ids": 0}
+        self.lane_sweep = LaneSweep(store)
+        self.counts: dict[str, int] = {"dedupe": 0, "hooks": 0, "attempts": 0, "ids": 0}
         self.counts["checkins"] = 0
 
     def start(self) -> None:
@@ -69,16 +71,7 @@ class Sweeper:
 
     def lanes(self, at: int) -> Iterator[None]:
         """Promote a member of each lane whose head is gone. Costs one counter read while no member waits."""
-        start = b""
-        while self._store.tables.lane_counts()[1] and (page := self._slice("members", start, b"\xff")):
-            lanes = {keys.member_lane(key) for key in page}
-            headless = tuple(sorted(lane for lane in lanes if not self._store.tables.has_head(lane)))
-            if headless:
-                log.warning("event=lanes_healed lanes=%d", len(headless))
-                self._store.publish(LaneHeal(headless))
-                self.counts["lanes"] += len(headless)
-            start = keys.prefix_end(keys.member_prefix(keys.member_lane(page[-1])))
-            yield
+        yield from self.lane_sweep.run()
 
     def dedupe(self, at: int) -> Iterator[None]:
         """Drop dedupe keys that expired by `at`. A key claimed again meanwhile has a new expiry entry, and stays."""

@@ -21,14 +21,14 @@ from ankusa.replay.operator import Operator
 from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
-from schemas.api import DeadLetters, HeldHooks, Hook, Job, Limit, Limits, Purged, Stats, TenantLimit
-from schemas.api_requests import DeadLetterQuery, HeldQuery, PurgeQuery, StatsQuery
+from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limit, Limits, Purged, Stats, TenantLimit
+from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
 from schemas.config import Config, RateLimit
 from schemas.records import LimitChange
 from streams.local.health import Health
 from streams.local.intake import Intake
 from streams.local.log import LocalLog
-from streams.local.operations import figures, hook_view, pen
+from streams.local.operations import figures, hook_view, lanes, pen
 from streams.local.operations.dead_letters import Listing
 from streams.local.sweeper import Sweeper
 
@@ -102,6 +102,9 @@ class LocalOperations:
             raise StoreError(kept.reason)
         unfinished = [Job.model_validate(engine.replays.to_json(job)) for job in kept if job.state in jobs.UNFINISHED]
         return figures.stats(self._tables(), engine.dispatcher, unfinished, query, tenants, engine.log.now())
+
+    async def lanes(self, query: LaneQuery, tenants: Tenants) -> LaneList | BadCursor:
+        return await lanes.Listing(self._tables, self._claimed, query, tenants).page(self._engine.log.now())
 
     async def dead_letters(self, query: DeadLetterQuery, tenants: Tenants) -> DeadLetters | BadCursor:
         return await Listing(self._tables, query, tenants).page()
@@ -182,7 +185,7 @@ class LocalOperations:
             window=figures.window(dispatcher),
             attempts=figures.attempts(dispatcher),
             outcomes=figures.outcomes(dispatcher),
-            lanes=log.tables.lane_counts(),
+            lanes=figures.lanes(log.tables, engine.sweeper.lane_sweep, log.now()),
             open_breakers=len(dispatcher.breakers.open()),
             replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
             gated=dict(self._gated.total) if isinstance(kept, StoreUnavailable) else self._gated.count(kept),

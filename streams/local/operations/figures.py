@@ -6,6 +6,7 @@ Owns the gathering; the counts are kept by the tables, the dispatcher, the intak
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from ankusa.core.breaker import Phase
 from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.dispatcher import Dispatcher
-from ankusa.metrics import Attempts, ClaimCheckFigures, SinkFigures, WindowFigures
+from ankusa.metrics import Attempts, ClaimCheckFigures, LaneFigures, SinkFigures, WindowFigures
 from ankusa.operations import BadCursor, Tenants
 from ankusa.store.counts import Counts
 from ankusa.store.tables import Tables
@@ -22,6 +23,7 @@ from schemas import records
 from schemas.api import Job, Lanes, Rows, SinkStats, Stats, TenantStats, Window
 from schemas.api_requests import PAGE_LIMIT, StatsQuery
 from schemas.records import Breaker, JobState
+from streams.local.lane_sweep import LaneSweep
 from streams.local.operations import cursor as cursors
 from streams.local.operations.names import OUTCOMES
 
@@ -39,12 +41,14 @@ class Claimed(Struct):
 
 
 def sink_figures(counts: Counts, dispatcher: Dispatcher) -> dict[str, SinkFigures]:
-    """Rows, waiting claims and running attempts by sink key text."""
+    """Rows, waiting claims, running attempts and open breakers by sink key text."""
     found = {key: SinkFigures(live + replayed, replayed, dead) for key, (live, replayed, dead) in counts.sinks()}
     for key, waiting in dispatcher.slots.depth().items():
         found.setdefault(key, SinkFigures()).waiting = waiting
     for key, running in dispatcher.slots.running_by_sink().items():
         found.setdefault(key, SinkFigures()).running = running
+    for key in dispatcher.breakers.open():
+        found.setdefault(key, SinkFigures()).open_breakers = 1
     return found
 
 
@@ -56,6 +60,15 @@ def window(dispatcher: Dispatcher) -> WindowFigures:
 def attempts(dispatcher: Dispatcher) -> Attempts:
     stats = dispatcher.stats
     return Attempts(dict(stats.results), dict(stats.durations_ms), stats.duration_sum_ms)
+
+
+def lanes(tables: Tables, sweep: LaneSweep, at: int) -> LaneFigures:
+    """From counts, and from what the last sweep saw."""
+    lanes, members = tables.lane_counts()
+    if not members:
+        return LaneFigures(lanes, members, sweep.healed, min(lanes, 1), None)
+    oldest_head_ms = None if sweep.oldest_since is None else max(0, at - sweep.oldest_since)
+    return LaneFigures(lanes, members, sweep.healed, sweep.longest, oldest_head_ms)
 
 
 def claim_check(dispatcher: Dispatcher) -> ClaimCheckFigures | None:
@@ -111,11 +124,10 @@ def stats(
         if tenants is None or key.split("/", 1)[0] in tenants
     }
     opened = dispatcher.breakers.open()
-    for key in opened:
-        if tenants is None or key.split("/", 1)[0] in tenants:
-            figures.setdefault(key, SinkFigures())
     claimed = _claimed_by_tenant(dispatcher, tenants)
-    rest = heapq.nsmallest(limit + 1, (key for key in figures if key.encode() > after))
+    taken = Counter(claim.key for claim in dispatcher.claims.by_place.values()) if opened else Counter[str]()
+    asked = figures.keys() if query.breaker is None else figures.keys() & opened.keys()
+    rest = heapq.nsmallest(limit + 1, (key for key in asked if key.encode() > after))
     page = rest[:limit]
     pressure = dispatcher.pressure() if tenants is None else None
     return Stats(
@@ -124,7 +136,7 @@ def stats(
         rows=_rows(figures, claimed),
         lanes=_lanes(tables) if tenants is None else None,
         tenants=_tenants(page, figures, claimed),
-        sinks=[_sink(key, figures[key], dispatcher.breakers, opened.get(key), at) for key in page],
+        sinks=[_sink(key, figures[key], dispatcher.breakers, opened.get(key), taken[key], at) for key in page],
         jobs=jobs,
         next_cursor=cursors.encode(page[-1].encode()) if page and len(rest) > limit else None,
     )
@@ -175,7 +187,9 @@ def _tenants(page: list[str], figures: Mapping[str, SinkFigures], claimed: Mappi
     return found
 
 
-def _sink(key: str, figure: SinkFigures, breakers: Breakers, opened: Breaker | None, at: int) -> SinkStats:
+def _sink(
+    key: str, figure: SinkFigures, breakers: Breakers, opened: Breaker | None, claimed: int, at: int
+) -> SinkStats:
     tenant_id, source_id, sink, sink_type = key.split("/", 3)
     return SinkStats(
         tenant=tenant_id,
@@ -189,6 +203,7 @@ def _sink(key: str, figure: SinkFigures, breakers: Breakers, opened: Breaker | N
         running=figure.running,
         breaker=_PHASES[breakers.phase(key, at)],
         breaker_until=None if opened is None else opened.until,
+        parked=0 if opened is None else max(0, figure.pending - claimed),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ankusa import metrics
-from ankusa.metrics import Attempts, Figures, Metrics, SinkFigures, WindowFigures
+from ankusa.metrics import Attempts, Figures, LaneFigures, Metrics, SinkFigures, WindowFigures
 from ankusa.store.database import Database
 from schemas.config import Config, Sink, Source, Verify
 from schemas.records import Job, JobState, OutcomeKind
@@ -67,7 +67,7 @@ def figures(sinks: dict[str, SinkFigures], attempts: Attempts | None = None) -> 
         window=WindowFigures(0, 1, 0, 1),
         attempts=attempts or Attempts({}, {}, 0),
         outcomes={},
-        lanes=(0, 0),
+        lanes=LaneFigures(0, 0, 0, 0, None),
         open_breakers=0,
         replays=None,
         gated={},

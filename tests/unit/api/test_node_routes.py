@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import socket
@@ -108,6 +109,7 @@ def test_stats_count_rows_by_tenant_and_sink_key(node: Node) -> None:
         "running": 1,
         "breaker": "closed",
         "breaker_until": None,
+        "parked": 0,
     }
     assert stats["lanes"] == {"lanes": 0, "members": 0}
 
@@ -213,6 +215,9 @@ def test_a_body_that_is_cut_off_leaves_the_node_answering(node: Node) -> None:
         ("/v1/dlq?sorce_id=x", "sorce_id"),
         ("/v1/quarantine?tenant=acme", "tenant"),
         ("/v1/stats?limit=x", "limit"),
+        ("/v1/stats?breaker=closed", "breaker"),
+        ("/v1/lanes?sink=-1", "sink"),
+        ("/v1/lanes?key=x", "key"),
         ("/v1/hooks/x?body=maybe", "body"),
         ("/v1/hooks/x?headers=true", "headers"),
         ("/v1/replays?state=running", "state"),
@@ -255,6 +260,7 @@ def test_a_store_that_cannot_answer_is_503_and_never_an_empty_list(node: Node, *
         ("GET", "/v1/quarantine", None),
         ("DELETE", "/v1/quarantine", None),
         ("GET", "/v1/stats", None),
+        ("GET", "/v1/lanes", None),
         ("GET", "/v1/replays", None),
         ("GET", "/v1/replays/x", None),
         ("POST", "/v1/replays", {"kind": "dlq"}),
@@ -310,7 +316,37 @@ def test_an_open_breaker_is_shown_with_its_time(node: Node) -> None:
     node.run(trip)
     (sink,) = node.get("/v1/stats")["sinks"]
     assert (sink["source_id"], sink["breaker"], sink["breaker_until"]) == ("orders", "open", START + 30_000)
-    assert b"ankusa_open_breakers 1.0" in node.ask("GET", "/metrics").body
+    text = node.ask("GET", "/metrics").body
+    assert b"ankusa_open_breakers 1.0" in text
+    assert b'ankusa_sink_open_breakers{sink="0",source="orders",tenant="acme",type="http"} 1.0' in text
     node.wall = START + 30_000
     (sink,) = node.get("/v1/stats")["sinks"]
     assert sink["breaker"] == "half_open"
+
+
+def test_each_open_breaker_is_found_with_the_rows_that_wait_for_it(node: Node) -> None:
+    for number in range(12):
+        node.accept(tenant="acme" if number < 7 else "globex", source="orders")
+    for _ in range(3):
+        node.accept(tenant="other", source="orders")
+    node.dead(tenant="acme", source="orders")
+
+    async def trip() -> None:
+        dispatcher, loop = node.parts.dispatcher, asyncio.get_running_loop()
+        for tenant in ("acme", "globex"):
+            for _ in range(5):
+                dispatcher.breakers.resulted(f"{tenant}/orders/0/http", START, alive=False, probe=False)
+        dispatcher.wake()
+        deadline = loop.time() + 10
+        while dispatcher.stats.outcomes[OutcomeKind.PARKED] < 12 or len(dispatcher.claims.by_place) > 3:
+            assert loop.time() < deadline
+            await asyncio.sleep(0.001)
+
+    node.run(trip)
+    page = node.get("/v1/stats?breaker=open&limit=1")
+    assert [(sink["tenant"], sink["breaker"], sink["parked"]) for sink in page["sinks"]] == [("acme", "open", 7)]
+    page = node.get(f"/v1/stats?breaker=open&limit=1&cursor={page['next_cursor']}")
+    assert [(sink["tenant"], sink["pending"], sink["parked"]) for sink in page["sinks"]] == [("globex", 5, 5)]
+    assert page["next_cursor"] is None
+    (other,) = [sink for sink in node.get("/v1/stats")["sinks"] if sink["tenant"] == "other"]
+    assert (other["breaker"], other["parked"], other["pending"]) == ("closed", 0, 3)

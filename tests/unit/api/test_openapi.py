@@ -41,6 +41,11 @@ ASKED: list[tuple[str, str, str, object, str | None]] = [
     ("GET", "/v1/stats", "/v1/stats", None, "tenant:acme"),
     ("GET", "/v1/stats", "/v1/stats", None, None),
     ("GET", "/v1/stats?limit=x", "/v1/stats", None, "read"),
+    ("GET", "/v1/stats?breaker=open", "/v1/stats", None, "read"),
+    ("GET", "/v1/lanes", "/v1/lanes", None, "read"),
+    ("GET", "/v1/lanes", "/v1/lanes", None, "tenant:acme"),
+    ("GET", "/v1/lanes", "/v1/lanes", None, None),
+    ("GET", "/v1/lanes?cursor=!", "/v1/lanes", None, "read"),
     ("GET", "/v1/dlq", "/v1/dlq", None, "read"),
     ("GET", "/v1/dlq?limit=1", "/v1/dlq", None, "read"),
     ("GET", "/v1/dlq?cursor=x", "/v1/dlq", None, "read"),
@@ -157,6 +162,8 @@ def test_every_answer_is_as_documented_and_every_documented_one_is_given(node: N
     node.dead()
     node.settle(node.accept(), OutcomeKind.DELIVERED)
     node.dead(tenant="globex", source="bills")
+    node.accept(lane="customer-1")
+    node.accept(lane="customer-1")
     node.hold()
     node.hold()
     assert node.ask("POST", "/v1/tenants/acme/sources", SPEC | {"name": "busy"}, scope="admin").status == 201
@@ -265,7 +272,7 @@ def test_every_reference_has_a_target_and_nothing_of_the_framework_is_left(docum
 
 def test_every_documented_filter_is_taken(node: Node, document: dict[str, Any]) -> None:
     """A parameter of the document with a value of its own schema is never refused."""
-    values = {"error_class": "timeout", "body": "false", "source_id": "x", "tenant": "x", "id": "x"}
+    values = {"error_class": "timeout", "body": "false", "source_id": "x", "tenant": "x", "id": "x", "breaker": "open"}
     for path, operations in document["paths"].items():
         for parameter in operations.get("get", {}).get("parameters", ()):
             if parameter["in"] == "query" and parameter["name"] != "cursor":
