@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from rocksdict import (
     BlockBasedOptions,
-    Cache,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -24,6 +23,7 @@ from rocksdict import (
 
 from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError, StoreLockedError
 from ankusa.store.keys import prefix_end
+from ankusa.store.memory import MEMTABLES_BYTES, StoreMemory
 
 Batch = WriteBatch
 
@@ -34,16 +34,6 @@ class Target(Protocol):
     def put(self, key: bytes, value: bytes, column_family: Any, /) -> None: ...
     def delete(self, key: bytes, column_family: Any, /) -> None: ...
 
-
-MEMTABLE_BYTES = 16 << 20
-"""A family's write buffer. Fourteen families could reach 224 MiB, so the sum is capped below."""
-
-MEMTABLES_BYTES = 96 << 20
-"""All write buffers together: past it the largest is flushed. It bounds memory, and what a restart must replay."""
-
-BLOCK_CACHE_BYTES = 64 << 20
-WAL_BYTES = 256 << 20
-"""The WAL is kept until every family that wrote to it is flushed: past this the oldest are flushed."""
 
 BLOB_BYTES = 4096
 """Hooks at least this large live in blob files, so that compaction does not copy bodies again and again."""
@@ -56,18 +46,26 @@ not make a long-drained index slow to enter."""
 class Database:
     """An open database. Not for use after `close`; every method raises StoreError when RocksDB refuses."""
 
-    def __init__(self, path: Path, families: Sequence[str], *, blobs: str, churning: Sequence[str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        families: Sequence[str],
+        *,
+        blobs: str,
+        churning: Sequence[str],
+        memory: StoreMemory | None = None,
+    ) -> None:
         """Open `path`, making it and missing families. `blobs` is the family with large values, `churning` those
-        whose entries are deleted soon after they are written.
+        whose entries are deleted soon after they are written, `memory` what it may take (None: what one alone may).
 
         Raises a kind of StoreError that names the directory and the way out.
         """
         self.path = path
-        cache = Cache(BLOCK_CACHE_BYTES)
-        options = {name: _family_options(cache, blobs=name == blobs, churning=name in churning) for name in families}
+        memory = memory or StoreMemory.alone()
+        options = {name: _family_options(memory, blobs=name == blobs, churning=name in churning) for name in families}
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._db = Rdict(str(path), options=_database_options(), column_families=options)
+            self._db = Rdict(str(path), options=_database_options(memory), column_families=options)
         except Exception as error:
             raise _open_error(path, error) from error
         self._families = {name: self._db.get_column_family(name) for name in families}
@@ -192,29 +190,32 @@ class Database:
             self._db.close()
 
 
-def _database_options() -> Options:
+def _database_options(memory: StoreMemory) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     # A torn last record (a crash in the middle of a write) is dropped; any other damage refuses to open.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)
-    options.set_max_total_wal_size(WAL_BYTES)
-    options.set_db_write_buffer_size(MEMTABLES_BYTES)
+    options.set_max_total_wal_size(memory.wal_bytes)
+    if memory.buffers is None:
+        options.set_db_write_buffer_size(MEMTABLES_BYTES)
+    else:
+        options.set_write_buffer_manager(memory.buffers)
     options.set_max_background_jobs(2)
-    options.set_max_open_files(512)
+    options.set_max_open_files(memory.open_files)
     options.set_keep_log_file_num(4)
     options.set_max_log_file_size(4 << 20)
     options.set_bytes_per_sync(1 << 20)
     return options
 
 
-def _family_options(cache: Cache, *, blobs: bool, churning: bool) -> Options:
+def _family_options(memory: StoreMemory, *, blobs: bool, churning: bool) -> Options:
     options = Options(raw_mode=True)
-    options.set_write_buffer_size(MEMTABLE_BYTES * (2 if blobs else 1))
+    options.set_write_buffer_size(memory.memtable_bytes * (2 if blobs else 1))
     options.set_compression_type(DBCompressionType.lz4())
     table = BlockBasedOptions()
-    table.set_block_cache(cache)
+    table.set_block_cache(memory.cache)
     table.set_bloom_filter(10, False)
     table.set_format_version(5)
     table.set_cache_index_and_filter_blocks(True)

@@ -19,6 +19,7 @@ from ankusa.store.counts import LANES, PEN, Counts
 from ankusa.store.database import Database, Target
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreFormatError
+from ankusa.store.memory import StoreMemory
 from schemas import records
 from schemas.records import FORMAT_VERSION, Attempt, Breaker, Job, Lane, LimitChange, Row
 
@@ -32,9 +33,6 @@ FAMILIES = (
 )
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "lanes", "members", "pen")
 
-RECENT_BYTES = 32 << 20
-"""Hooks just stored stay in memory up to this much: most are delivered at once, and a read and decode is saved."""
-
 RECENT_OVERHEAD_BYTES = 600
 """What a remembered hook costs beside its bytes: the envelope, its strings, a row."""
 
@@ -42,8 +40,11 @@ RECENT_OVERHEAD_BYTES = 600
 class Tables:
     """The tables of one store. Not thread-safe: one thread writes and reads, only `Database.flush` runs beside it."""
 
-    def __init__(self, path: Path) -> None:
-        self.database = Database(path, FAMILIES, blobs="hooks", churning=CHURNING)
+    def __init__(self, path: Path, memory: StoreMemory | None = None) -> None:
+        """`memory` is what it may take; without it, what a process's only store may."""
+        memory = memory or StoreMemory.alone()
+        self._recent_limit_bytes = memory.recent_bytes
+        self.database = Database(path, FAMILIES, blobs="hooks", churning=CHURNING, memory=memory)
         try:
             self._check_format()
             self.counts = Counts(self.database)
@@ -224,7 +225,7 @@ class Tables:
         for sink, row in rows:
             self._recent_rows[seq, sink] = row
         self._recent_bytes += len(body) + RECENT_OVERHEAD_BYTES
-        while self._recent_bytes > RECENT_BYTES:
+        while self._recent_bytes > self._recent_limit_bytes:
             oldest = next(iter(self._recent))
             self.forget(oldest)
 
