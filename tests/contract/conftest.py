@@ -1,9 +1,13 @@
-"""Hosts under the contract suite. A test takes `start`, and starts the host it wants with its dispatch settings."""
+"""Hosts under the contract suite. A test takes `start`, and starts the host it wants with its dispatch settings.
+
+The Kafka host needs a broker, one for the session: a real one, as in `tests/kafka`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +15,29 @@ import pytest
 
 from tests.contract.embedded import embedded
 from tests.contract.host import Host
+from tests.contract.kafka import kafka
+from tests.contract.kafka_log import ContractLog, contract_log
+from tests.kafka import cluster
 
-HOSTS: dict[str, Any] = {"embedded": embedded}
+HOSTS = ("embedded", "kafka")
 
 Start = Callable[..., Host]
 
 
-@pytest.fixture(params=sorted(HOSTS))
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractLog]:
+    with cluster.running(tmp_path_factory.mktemp("kafka")) as broker, contract_log(broker) as log:
+        yield log
+
+
+@pytest.fixture(params=HOSTS)
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """`start(**dispatch)`: a running host; closed when the test ends."""
+    opened: Any = embedded
+    if request.param == "kafka":
+        opened = partial(kafka, log=request.getfixturevalue("topics"))
     with ExitStack() as stack:
-        yield lambda **dispatch: stack.enter_context(HOSTS[request.param](tmp_path, **dispatch))
+        yield lambda **dispatch: stack.enter_context(opened(tmp_path, **dispatch))
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_limits_are_taken_from_a_new_config_while_it_runs(start: Start) -> None:
     host.commit(hooks(100))
     host.settle()
     assert sink.running == 2
-    host.reconfigure(concurrency=20, sink_concurrency=None, max_inflight=20)
+    host.reconfigure(concurrency=20, sink_concurrency=None, max_inflight=24)
     host.settle()
     assert sink.running == 20
     host.reconfigure(concurrency=3, max_inflight=3)
@@ -124,3 +124,31 @@ def test_a_stop_takes_the_rows_of_a_full_window_back(start: Start) -> None:
     host.restart()
     host.advance(1000)
     assert sorted(sink.ids) == [hook.id for hook in hooks(50)]
+
+
+def test_a_tenant_whose_sinks_hang_leaves_room_in_the_window_for_who_comes_later(start: Start) -> None:
+    """Without limits of its own it may have fifteen sixteenths, and two of them leave room for a third."""
+    host = start(concurrency=SLOTS, max_inflight=320)
+    hung, well = ScriptedSink(hang), ScriptedSink()
+    host.source("bad", hung)
+    host.source("orders", well)
+    host.commit(hooks(500, prefix="a", tenant_id="a", source_id="bad"))
+    assert hung.running == 300
+    host.commit(hooks(500, prefix="b", tenant_id="b", source_id="bad"))
+    host.settle()
+    assert 300 < hung.running < 320
+    host.commit(hooks(200, prefix="c", tenant_id="c"))
+    host.settle()
+    assert len(well.got) == 200
+
+
+def test_a_tenant_whose_large_rows_hang_leaves_bytes_for_who_comes_later(start: Start) -> None:
+    host = start(concurrency=SLOTS, max_inflight_bytes=1_000_000)
+    hung, well = ScriptedSink(hang), ScriptedSink()
+    host.source("bad", hung)
+    host.source("orders", well)
+    host.commit(hooks(60, prefix="a", tenant_id="a", source_id="bad", body=b"x" * 20_000))
+    assert 40 < hung.running < 50
+    host.commit(hooks(100, prefix="b", tenant_id="b", body=b"x" * 20_000))
+    host.advance(1000)
+    assert len(well.got) == 100

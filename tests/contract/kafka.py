@@ -1,0 +1,152 @@
+"""The Kafka host under the contract suite: real topics on a real broker, a real fold, a real dispatcher, virtual time.
+
+Time stands still while the broker owes an answer: a delivery report, or a record on its way back to the fold. In place
+of the worker, whose consumer group has its own time, the records come from a consumer that is told its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Message
+
+from ankusa.claim_check.check_ins import CheckIns
+from ankusa.clock import unguessable
+from ankusa.dispatch.dispatcher import Dispatcher
+from ankusa.store.tables import Tables
+from schemas import records
+from schemas.records import JobRecord, Page, Takeover, Topic
+from streams.kafka.bodies import Bodies
+from streams.kafka.delivery import Delivery
+from streams.kafka.dispatch_host import KafkaDispatchHost
+from streams.kafka.fleet_log import FleetLog
+from streams.kafka.folding import PartitionFold
+from streams.kafka.owned import OwnedPartitions
+from tests.contract.driven import DrivenHost, Entry
+from tests.contract.kafka_log import NAMES, ContractLog, SharedProducer
+
+NUMBER = 2
+"""The partition under test: not the first, so that a seq tells its partition."""
+
+
+class _NoReader:
+    """Hooks that the tables have not: the suite takes them away from the log as well."""
+
+    async def read(self, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
+        return {}
+
+
+class KafkaHost(DrivenHost):
+    """Implements `tests.contract.host.Host`."""
+
+    dispatch_host: KafkaDispatchHost
+
+    def __init__(self, folder: Path, log: ContractLog, **dispatch: Any) -> None:
+        self._log = log
+        self._starts = log.ends(NUMBER)
+        self._opening = True
+        self._broken: Exception | None = None
+        super().__init__(folder, **dispatch)
+
+    # -- its log --------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self._opening = True
+        self._incoming: deque[tuple[Topic, Message]] = deque()
+        self._fold = PartitionFold(NUMBER, Tables(self._store))
+        self._producer = SharedProducer(self._log)
+        self._fleet = FleetLog(self._producer, NAMES, lambda: self.at)
+        self.dispatch_host = KafkaDispatchHost(self._fleet, Bodies(self._fleet, _NoReader()))
+        check_ins = CheckIns(self.dispatch_host, self.blobs, self._pack_max_bytes, self._fleet.now, unguessable)
+        self.dispatcher = Dispatcher(
+            self.dispatch_host, self._sources, self._settings, self._fleet.now, lambda: 1.0, check_ins
+        )
+        self._count_turns()
+        self._owned = OwnedPartitions()
+        self._taken = asyncio.get_running_loop().create_future()
+        Delivery(self._fleet, self.dispatch_host, self.dispatcher).start(self._owned)
+        for topic, number in self._starts:
+            self._starts[topic, number] = max(self._starts[topic, number], self._fold.offset(topic) + 1)
+        self._log.tail(self._starts, partial(self._took, self.loop))
+        await self._fleet.deliver(Topic.OUTCOMES, NUMBER, records.encode(Takeover("contract", self.at)))
+        await self._taken
+        self._opening = False
+
+    def _took(self, loop: asyncio.AbstractEventLoop, topic: Topic, message: Message) -> None:
+        """In the consumer's thread."""
+        self._incoming.append((topic, message))
+        with contextlib.suppress(RuntimeError):  # a loop that has ended
+            loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        try:
+            self._fold_all()
+        except Exception as error:  # told where the test waits, instead of letting it wait
+            self._broken = error
+
+    def _fold_all(self) -> None:
+        while self._incoming:
+            topic, message = self._incoming.popleft()
+            offset, (_, at) = message.offset() or 0, message.timestamp()
+            folded = self._fold.fold(topic, offset, at, message.value())
+            self._fold.sent(folded.turn, folded.turn, folded.turn)
+            self._owned.folded(topic, NUMBER, offset)
+            if topic is Topic.OUTCOMES and not self._taken.done() and self._is_takeover(message):
+                self._owned.assigned(self._fold)
+                self._taken.set_result(None)
+
+    def _is_takeover(self, message: Message) -> bool:
+        return isinstance(records.decode_outcome_record(message.value() or b""), Takeover)
+
+    def _busy(self) -> bool:
+        if self._broken is not None:
+            raise self._broken
+        return self._opening or self._fleet.owed > 0
+
+    @property
+    def tables(self) -> Tables:
+        return self._fold.tables
+
+    async def _commit(self, entries: list[Entry]) -> None:
+        commit = records.encode_commit(self._fleet.now(), [(envelope, body) for _, envelope, body in entries])
+        await self._fleet.append(Topic.HOOKS, NUMBER, commit)
+
+    async def _command(self, record: JobRecord) -> None:
+        await self._fleet.append(Topic.REPLAYS, NUMBER, records.encode(record))
+
+    async def _page(self, page: Page) -> None:
+        page = records.Page(page.job_id, page.at, page.cursor, page.scanned, 0, page.revivals, epoch=self._fold.epoch)
+        await self._fleet.append(Topic.OUTCOMES, NUMBER, records.encode(page))
+
+    def _close_log(self) -> None:
+        self._log.stop_tail()
+        self._fold.tables.close()
+
+    # -- breaking it ------------------------------------------------------------------
+
+    def sweep_lanes(self) -> None:
+        raise NotImplementedError
+
+    def refuse_writes(self, refuse: bool) -> None:
+        """A broker that takes nothing."""
+        self._producer.refuses = refuse
+        self._producer.denies = False
+
+    def refuse_writes_after_taking_them(self) -> None:
+        """A broker that takes records, and whose answers are lost."""
+        self._producer.denies = True
+
+
+@contextlib.contextmanager
+def kafka(folder: Path, log: ContractLog, **dispatch: Any) -> Iterator[KafkaHost]:
+    host = KafkaHost(folder, log, **dispatch)
+    try:
+        yield host
+    finally:
+        host.close()
