@@ -33,11 +33,13 @@ log = logging.getLogger("ankusa.kafka")
 
 class Folded(NamedTuple):
     """What a record did. `turn` is its own, or that of the last record when it was `skipped`: it is safe once the
-    changelog has everything up to that turn. `entries` are for the changelog."""
+    changelog has everything up to that turn. `entries` are for the changelog. `takeover` names the owner that a
+    takeover is of."""
 
     turn: int
     entries: Sequence[Entry]
     skipped: bool = False
+    takeover: str | None = None
 
 
 class Figures(Struct):
@@ -116,7 +118,7 @@ class PartitionFold:
         batch.put(keys.u64(marker.turn), encode_entries(entries), database.handles["log"])
         database.write(batch)
         self._written(record, ops, applied)
-        return Folded(marker.turn, entries)
+        return Folded(marker.turn, entries, takeover=record.takeover)
 
     def _written(self, record: RecordFold, ops: Sequence[operations.Op], applied: Applied) -> None:
         self._markers.folded(record.topic, record.marker)

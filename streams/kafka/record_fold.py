@@ -40,7 +40,7 @@ def epoch_of(offset: int) -> int:
 class RecordFold:
     """One record of `topic`. `marker` is the one to write with it, `asides` what could not be read."""
 
-    __slots__ = ("_hooks", "_partition", "_tables", "asides", "marker", "refused", "topic")
+    __slots__ = ("_hooks", "_partition", "_tables", "asides", "marker", "refused", "takeover", "topic")
 
     def __init__(self, partition: int, topic: Topic, marker: Marker, tables: Tables) -> None:
         self._partition = partition
@@ -49,6 +49,7 @@ class RecordFold:
         self.marker = marker
         self.asides: list[SetAside] = []
         self.refused = False
+        self.takeover: str | None = None
         self._hooks: Sequence[tuple[Envelope, bytes, bytes] | None] = ()
 
     def unreadable(self, error: Exception) -> None:
@@ -103,6 +104,7 @@ class RecordFold:
         record, tables, marker = records.decode_outcome_record(value), self._tables, self.marker
         match record:
             case Takeover():
+                self.takeover = record.owner
                 self.marker = Marker(marker.offset, marker.at, marker.turn, epoch_of(marker.offset))
                 return []
             case Page() if record.epoch != marker.epoch:

@@ -1,0 +1,133 @@
+"""One partition that this worker owns: its store, its fold and its changelog, opened and closed together.
+
+Opening, in order: (1) fence every owner of before, (2) restore the store from the changelog, (3) send what the store
+has and the changelog does not. Closing, in order: (1) send what waits, (2) let go of the producer, (3) close the store.
+A fold that failed is final: nothing is folded over a gap. Never reads a topic but the changelog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NamedTuple
+
+from ankusa.store.tables import Tables
+from schemas.config import Config
+from schemas.records import Topic
+from streams.kafka.changelog_reader import read_changelog
+from streams.kafka.folding import Folded, PartitionFold
+from streams.kafka.restoring import Restore, owner_entry, read_state
+from streams.kafka.sender import Acknowledge, Sender
+
+log = logging.getLogger("ankusa.kafka")
+
+CLOSE_S = 2.0
+"""How long a partition that goes waits for its last transaction. What is not sent then, the next owner folds again."""
+
+
+class Opening(NamedTuple):
+    """What it takes to open partitions: shared by all of a worker."""
+
+    config: Config
+    owner: str
+    open_tables: Callable[[Path], Tables]
+    executor: Executor
+
+    def path(self, number: int) -> Path:
+        return Path(self.config.node.data_dir) / "partitions" / str(number)
+
+
+class Partition:
+    """An open partition. `lost` is why it must not be used any more, None while all is well."""
+
+    def __init__(self, number: int, fold: PartitionFold, sender: Sender, owner: str) -> None:
+        self.number = number
+        self.fold = fold
+        self.sender = sender
+        self.owner = owner
+        self.lost: str | None = None
+        self.takeover_sent = False
+        self.on_lost: Callable[[Partition], None] = lambda partition: None
+        sender.lost = self._lose
+
+    @classmethod
+    async def open(cls, opening: Opening, number: int, cancelled: Callable[[], bool]) -> Partition:
+        """Open partition `number`. Raises RestoreCancelledError, and StoreError when it cannot be."""
+        sender = Sender(opening.config, number, opening.executor)
+        restored = asyncio.get_running_loop().run_in_executor(
+            opening.executor, _restored, opening, number, sender, cancelled
+        )
+        try:
+            fold = await asyncio.shield(restored)
+        except BaseException:
+            # The thread goes on until it sees that; nobody may open the store before it has let go of it.
+            await asyncio.gather(restored, return_exceptions=True)
+            if restored.exception() is None:
+                restored.result().tables.close()
+            await sender.close(0)
+            raise
+        partition = cls(number, fold, sender, opening.owner)
+        turn = read_state(fold.tables).turn
+        sender.start(turn, owner_entry(turn, opening.owner), fold.sent)
+        for unsent, entries in list(fold.unsent()):
+            sender.add(unsent, entries, _nobody)
+        return partition
+
+    async def take(
+        self, topic: Topic, offset: int, timestamp_ms: int, value: bytes | None, acknowledge: Acknowledge
+    ) -> Folded | None:
+        """Fold a record, and `acknowledge` it when its entries are in the changelog. None when the partition is lost:
+        its next owner folds the record. Raises StoreError when the store refuses."""
+        if self.lost is None and self.sender.failed is None:
+            await self.sender.room_or_lost()
+        if self.lost is not None or self.sender.failed is not None:
+            return None
+        try:
+            folded = self.fold.fold(topic, offset, timestamp_ms, value)
+        except BaseException as error:
+            self._lose(f"record {offset} of {topic.name.lower()}[{self.number}] was not folded: {error}")
+            raise
+        self.sender.add(folded.turn, folded.entries, acknowledge)
+        return folded
+
+    async def still_owned(self) -> bool:
+        """Whether nobody else has owned the partition since it was opened, by the brokers' word."""
+        return self.lost is None and await self.sender.probe(owner_entry(self.sender.turn, self.owner))
+
+    def _lose(self, reason: str) -> None:
+        if self.lost is None:
+            self.lost = reason
+            log.error("event=partition_lost partition=%d reason=%s", self.number, reason)
+            self.on_lost(self)
+
+    async def close(self) -> None:
+        """Let go of the partition. Nobody may hold an iterator of its store."""
+        self.lost = self.lost or "closed"
+        await self.sender.close(CLOSE_S)
+        self.fold.tables.close()
+
+
+def _nobody() -> None:
+    """Who waits for entries that are sent again."""
+
+
+def _restored(opening: Opening, number: int, sender: Sender, cancelled: Callable[[], bool]) -> PartitionFold:
+    """Steps 1 and 2, in a thread."""
+    began = time.monotonic()
+    sender.fence(cancelled)
+    restore = Restore(opening.path(number), opening.open_tables)
+    try:
+        read_changelog(opening.config, number, restore, cancelled)
+        fold = PartitionFold(number, restore.finish(opening.owner))
+    except BaseException:
+        restore.tables.close()
+        raise
+    log.info(
+        "event=partition_restored partition=%d entries=%d turn=%d ms=%d",
+        *(number, restore.applied, fold.turn, (time.monotonic() - began) * 1000),
+    )
+    return fold

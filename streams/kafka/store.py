@@ -1,0 +1,114 @@
+"""Faust's store of the tables: the partitions that this worker has open, each in a directory of its own.
+
+Owns opening and closing them as the group says, and that no two of them are of one partition. Reads and writes go to
+the partitions' own tables, so what Faust asks of a key-value store is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from faust.stores.base import Store
+from faust.types import TP
+
+from streams.kafka.changelog_reader import RestoreCancelledError
+from streams.kafka.owned import OwnedPartitions
+from streams.kafka.partition import Opening, Partition
+
+log = logging.getLogger("ankusa.kafka")
+
+
+class FoldStore(Store[bytes, bytes]):
+    """The open partitions, by number."""
+
+    def __init__(self, *given: Any, opening: Opening, owned: OwnedPartitions, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.partitions: dict[int, Partition] = {}
+        self._opening = opening
+        self._owned = owned
+        # A restore that was given up still has its store open until its thread has seen it.
+        self._one_at_a_time = asyncio.Lock()
+        self.on_lost: Callable[[Partition], None] = lambda partition: None
+
+    # -- what the group says -----------------------------------------------------
+
+    async def on_rebalance(
+        self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
+    ) -> None:
+        """Close what is not assigned any more. Nothing is opened here: the group waits for this to return."""
+        kept = {tp.partition for tp in assigned if self._is_changelog(tp)}
+        await self._close(set(self.partitions) - kept)
+
+    async def take(self, numbers: Collection[int], cancelled: Callable[[], bool]) -> None:
+        """Have exactly `numbers` open. One that somebody else has owned meanwhile is opened again. Raises
+        RestoreCancelledError, and StoreError when one cannot be opened; those that can be are open then."""
+        async with self._one_at_a_time:
+            await self._close(set(self.partitions) - set(numbers))
+            known = [self.partitions[number] for number in numbers if number in self.partitions]
+            owned = await asyncio.gather(*(partition.still_owned() for partition in known))
+            await self._close([partition.number for partition, still in zip(known, owned, strict=True) if not still])
+            missing = [number for number in numbers if number not in self.partitions]
+            opened = await asyncio.gather(
+                *(self._open(number, cancelled) for number in missing), return_exceptions=True
+            )
+        # What cannot be opened is told before what was given up because of it.
+        failures = [failure for failure in opened if failure is not None]
+        failures.sort(key=lambda failure: isinstance(failure, RestoreCancelledError))
+        for failure in failures:
+            raise failure
+
+    async def _open(self, number: int, cancelled: Callable[[], bool]) -> None:
+        partition = await Partition.open(self._opening, number, cancelled)
+        if cancelled():
+            await partition.close()
+            raise RestoreCancelledError(f"partition {number}")
+        partition.on_lost = lambda lost: self.on_lost(lost)
+        self.partitions[number] = partition
+
+    async def _close(self, numbers: Iterable[int]) -> None:
+        """Close partitions: whoever reads them is told first."""
+        gone = [self.partitions.pop(number) for number in list(numbers)]
+        for partition in gone:
+            self._owned.revoked(partition.number)
+        await asyncio.gather(*(partition.close() for partition in gone))
+
+    async def drained(self, within_s: float) -> None:
+        """Wait until the changelog has what was folded, as far as that goes in time."""
+        await asyncio.gather(*(partition.sender.drained(within_s) for partition in self.partitions.values()))
+
+    async def on_stop(self) -> None:
+        async with self._one_at_a_time:
+            await self._close(list(self.partitions))
+
+    def _is_changelog(self, tp: TP) -> bool:
+        return tp.topic in self.table.changelog_topic.topics
+
+    # -- what Faust asks of a store ----------------------------------------------------
+
+    def persisted_offset(self, tp: TP) -> int | None:
+        """Faust reads no changelog here (`recovery.py`), so it needs no offset."""
+        return None
+
+    async def need_active_standby_for(self, tp: TP) -> bool:
+        return False
+
+    def apply_changelog_batch(self, batch: Iterable[Any], to_key: Any, to_value: Any) -> None:
+        """Only of nothing: an entry that Faust read on its own would be applied twice, and out of order."""
+        if list(batch):
+            raise RuntimeError("Faust has read the changelog, which the restore alone may")
+
+    async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
+        raise NotImplementedError("the changelog is the copy")
+
+    def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
+        raise NotImplementedError("the changelog is the copy")
+
+    def reset_state(self) -> None:
+        """Nothing is held here that a partition's own directory does not have."""
+
+    def __bool__(self) -> bool:
+        """There, however many partitions it has: Faust's stores are mappings."""
+        return True

@@ -1,0 +1,197 @@
+"""A worker's fold as one thing that is started and stopped: the Faust app, its table, and the partitions it owns.
+
+Run by itself (`python -m streams.kafka.worker --config FILE`) it folds and delivers nothing: the services that deliver
+subscribe to `owned` (`worker_process.py`). Owns the takeover of partitions: each that was opened is claimed by a record
+in its outcomes, and is `owned` once that record is folded, since all that an owner of before has said lies before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from ankusa import logs
+from ankusa.clock import now_ms, unguessable
+from ankusa.config import ConfigError, load
+from ankusa.edge.parent import signal_on_parent_death
+from ankusa.store.errors import StoreError
+from ankusa.store.memory import StoreMemory
+from ankusa.store.tables import Tables
+from ankusa.supervisor import FATAL_EXIT
+from schemas import records
+from schemas.config import Config
+from schemas.records import Takeover
+from streams.edge import CONFIG_EXIT, Stop
+from streams.kafka.agents import add_agents
+from streams.kafka.app import build_app, build_table, folded_topics
+from streams.kafka.log_producer import LogProducer, open_producer
+from streams.kafka.owned import OwnedPartitions
+from streams.kafka.partition import Opening, Partition
+from streams.kafka.topic_admin import topics_fit
+from streams.kafka.topics import TopicNames
+
+log = logging.getLogger("ankusa.kafka")
+
+REVOKED_S = 2.0
+"""At the start of a rebalance, for transactions that are on their way: what is committed is not folded again."""
+
+LOST_S = 20.0
+"""A partition whose changelog is another's goes with the next rebalance, within a session's time. One that stays is
+claimed by two fleets at once, and the worker ends."""
+
+AGAIN_S = 1.0
+QUIET = ("faust", "mode", "aiokafka", "streams.kafka")
+"""Loggers of Faust and its parts, which name those after the module of a subclass: what they tell at `info` is for
+those who work on them."""
+
+FAILED_EXIT = 1
+
+
+class Worker:
+    """One worker's fold. Subscribe to `owned` before `start`."""
+
+    def __init__(self, config: Config, producer: LogProducer) -> None:
+        """`producer` writes takeovers; its owner closes it."""
+        self._config = config
+        self._producer = producer
+        self._loop = asyncio.get_running_loop()
+        self.owner = f"{os.uname().nodename}-{os.getpid()}-{unguessable():016x}"
+        self.owned = OwnedPartitions()
+        self._executor = ThreadPoolExecutor(config.kafka.partitions + 1, thread_name_prefix="ankusa-partition")
+        memory = StoreMemory.shared(config.kafka.partitions)
+        opening = Opening(config, self.owner, lambda path: Tables(path, memory), self._executor)
+        self.app = build_app(config)
+        self.table = build_table(self.app, config, opening, self.owned)
+        add_agents(self.app, folded_topics(self.app, config), self.table, self.fail)
+        self.app.on_partitions_revoked.connect(self._revoking, weak=False)
+        self.app.on_rebalance_complete.connect(self._recovered, weak=False)
+        self._failed: asyncio.Future[str] = self._loop.create_future()
+        self._app_runs: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Join the group. Partitions come as it gives them."""
+        self.table.store.on_lost = self._lost
+        self._app_runs = self._loop.create_task(self._run_app())
+
+    async def _run_app(self) -> None:
+        try:
+            await self.app.start()
+            await self.app.wait_until_stopped()
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        reason = self.app.crash_reason
+        self.fail("the app has ended" if reason is None else f"{type(reason).__name__}: {reason}")
+
+    def fail(self, reason: str) -> None:
+        """Nothing may go on: whoever waits for `failed` hears why. The first reason stands."""
+        if not self._failed.done():
+            self._failed.set_result(reason)
+
+    async def failed(self) -> str:
+        """Why the worker must end, once it must."""
+        return await asyncio.shield(self._failed)
+
+    async def stop(self) -> None:
+        """Leave the group, with the changelog complete as far as brokers take it."""
+        await self.table.store.drained(REVOKED_S)
+        await self.app.stop()
+        await self.table.store.stop()
+        if self._app_runs is not None:
+            self._app_runs.cancel()
+            await asyncio.gather(self._app_runs, return_exceptions=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # -- partitions that come and go --------------------------------------------------
+
+    async def _revoking(self, app: Any, /, *_: Any, signal: Any, **__: Any) -> None:
+        await self.table.store.drained(REVOKED_S)
+
+    async def _recovered(self, app: Any, /, *_: Any, signal: Any, **__: Any) -> None:
+        for partition in self.table.store.partitions.values():
+            if not partition.takeover_sent:
+                partition.takeover_sent = True
+                self._take_over(partition)
+
+    def _take_over(self, partition: Partition) -> None:
+        if partition.lost is not None:
+            return
+
+        def delivered(offset: int | None, reason: str) -> None:
+            if offset is None:
+                log.warning("event=takeover_again partition=%d reason=%s", partition.number, reason)
+                self._loop.call_later(AGAIN_S, self._take_over, partition)
+
+        topic, at = TopicNames(self._config.kafka.prefix).outcomes, now_ms()
+        value = records.encode(Takeover(self.owner, at))
+        try:
+            self._producer.send(topic, partition.number, value, None, at, delivered)
+        except StoreError as error:
+            delivered(None, str(error))
+
+    def _lost(self, partition: Partition) -> None:
+        self.owned.revoked(partition.number)
+
+        def still_here() -> None:
+            if self.table.store.partitions.get(partition.number) is partition:
+                self.fail(f"partition {partition.number}: {partition.lost}")
+
+        self._loop.call_later(LOST_S, still_here)
+
+
+def quiet_faust(config: Config) -> None:
+    """Keep Faust's own progress out of the log, unless `log.level` is `debug`."""
+    if config.log.level != "debug":
+        for name in QUIET:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+async def run(config: Config, parent: int) -> int:
+    """Fold until SIGTERM, SIGINT, the death of `parent` or what must not go on; the exit status."""
+    stop = Stop(parent)
+    if not await topics_fit(config):
+        return FATAL_EXIT
+    producer = LogProducer(lambda: open_producer(config.kafka))
+    worker = Worker(config, producer)
+    worker.owned.on_assigned(lambda fold: log.info("event=partition_owned partition=%d", fold.partition))
+    worker.owned.on_revoked(lambda number: log.info("event=partition_revoked partition=%d", number))
+    worker.start()
+    ends = asyncio.create_task(_ends(worker))
+    status = await stop.wait(ends)
+    ends.cancel()
+    await worker.stop()
+    await producer.close()
+    return status
+
+
+async def _ends(worker: Worker) -> int:
+    log.critical("event=worker_failed reason=%s", await worker.failed())
+    return FAILED_EXIT
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ankusa-kafka-worker")
+    parser.add_argument("--config", help="the YAML file; without it ANKUSA_CONFIG")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="end with this process (default: the parent)")
+    arguments = parser.parse_args()
+    signal_on_parent_death()
+    try:
+        config = load(arguments.config, os.environ)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return CONFIG_EXIT
+    logs.set_up(config.log.level, "worker")
+    quiet_faust(config)
+    Path(config.node.data_dir).mkdir(parents=True, exist_ok=True)
+    return uvloop.run(run(config, arguments.parent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
