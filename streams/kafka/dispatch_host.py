@@ -33,6 +33,10 @@ from streams.kafka.due import FleetDue
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.places import partition_of
 
+REFUSED_MS = 2000
+"""How long one refusal by the log counts: what was refused is tried again every second, so a log that goes on refusing
+is unavailable without a break, and one that takes records again is available at once."""
+
 
 class _Store:
     """A partition's tables as `waiting` reads them: whatever is in them is durable."""
@@ -51,7 +55,13 @@ class KafkaDispatchHost:
         self._bodies = bodies
         self.live = FleetDue()
         self.replayed = FleetDue()
-        self.unavailable: str | None = None
+        self._refused: tuple[int, str] | None = None
+
+    @property
+    def unavailable(self) -> str | None:
+        if self._refused is None or self._fleet.now() - self._refused[0] >= REFUSED_MS:
+            return None
+        return self._refused[1]
 
     # -- partitions -----------------------------------------------------------
 
@@ -136,12 +146,20 @@ class KafkaDispatchHost:
     def publish(self, batch: OutcomeBatch, claimed: Mapping[Place, Row], written: Written) -> None:
         number = partition_of(batch.items[0].seq)
         landed = partial(self._landed, number, batch.items, written)
-        self._fleet.publish(Topic.OUTCOMES, number, records.encode(batch), landed)
+        try:
+            self._fleet.publish(Topic.OUTCOMES, number, records.encode(batch), landed)
+        except StoreError as error:
+            self._refuse(number, error)
+            raise
         self._tell_others(number, batch.breakers)
 
     def _landed(self, number: int, items: Sequence[Outcome], written: Written, error: StoreError | None) -> None:
         """Its claims are free. A row that is pending still, or again, was passed over while it was claimed: the fold
         may have announced it before this, or refused a stale outcome."""
+        if error is not None:
+            self._refuse(number, error)
+        else:
+            self._refused = None
         written(error)
         tables = self._fleet.tables(number)
         if error is not None or tables is None:
@@ -153,6 +171,11 @@ class KafkaDispatchHost:
             if row is not None and row.state is RowState.PENDING:
                 due = self.live if row.replay_id is None else self.replayed
                 due.give_back(row.tenant_id, row.at, *place)
+
+    def _refuse(self, number: int, error: StoreError) -> None:
+        """Nothing more is claimed while the log refuses what attempts come to."""
+        if self._fleet.tables(number) is not None:
+            self._refused = (self._fleet.now(), str(error))
 
     def _tell_others(self, number: int, moves: Sequence[BreakerMove]) -> None:
         """A breaker that closed leaves every partition that knew it as open, or a restart would believe the oldest."""

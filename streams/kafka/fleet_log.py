@@ -32,6 +32,10 @@ class Partition(Protocol):
         """Log time of the last record, unix ms."""
 
     @property
+    def turn(self) -> int:
+        """How many records its tables are made of."""
+
+    @property
     def epoch(self) -> int: ...
     def offset(self, topic: Topic) -> int:
         """The offset of the last record folded of `topic`, -1 when none is."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 from ankusa.store import keys
+from ankusa.store.tables import Tables
 from schemas.records import LaneHeal, RowState, seq_of
-from streams.local.log import LocalLog
 
 log = logging.getLogger("ankusa.sweeper")
 
@@ -26,11 +27,21 @@ LONG_LANES = 1000
 and their gone members walked over, 0.2 us each."""
 
 
+class LaneStore(Protocol):
+    """The tables of one log, and the way to it. `next_offset` is the turn of whoever joins a lane next."""
+
+    @property
+    def tables(self) -> Tables: ...
+    @property
+    def next_offset(self) -> int: ...
+    def publish(self, record: LaneHeal) -> None: ...
+
+
 class LaneSweep:
     """One log's lanes. `healed` counts promotions since the process started; `oldest_since` (unix ms, None without a
     lane that has members) and `longest` (rows) are those of the last pass."""
 
-    def __init__(self, store: LocalLog) -> None:
+    def __init__(self, store: LaneStore) -> None:
         self._store = store
         self._begins: dict[str, bytes] = {}
         self.healed = 0

@@ -27,6 +27,7 @@ from streams.kafka.delivery import Delivery
 from streams.kafka.dispatch_host import KafkaDispatchHost
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
+from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.owned import OwnedPartitions
 from tests.contract.driven import DrivenHost, Entry
 from tests.contract.kafka_log import NAMES, ContractLog, SharedProducer
@@ -131,7 +132,14 @@ class KafkaHost(DrivenHost):
     # -- breaking it ------------------------------------------------------------------
 
     def sweep_lanes(self) -> None:
-        raise NotImplementedError
+        async def sweep() -> None:
+            healing = LaneHealing(self._fleet)
+            healing.add(NUMBER)
+            for _ in healing.run():
+                pass
+
+        self.loop.run(sweep())
+        self.settle()
 
     def refuse_writes(self, refuse: bool) -> None:
         """A broker that takes nothing."""

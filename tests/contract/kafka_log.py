@@ -25,6 +25,9 @@ PARTITIONS = 4
 
 Took = Callable[[Topic, Message], None]
 
+RECORD_BYTES = 64 << 20
+"""The suite commits 256 bodies at once, whatever they weigh."""
+
 POLL_S = 0.1
 COMMAND_S = 0.01
 """How long a command waits for the consumer's poll to end."""
@@ -38,17 +41,21 @@ class ContractLog:
     def __init__(self, broker: str) -> None:
         settings = {"bootstrap.servers": broker}
         # Records carry the test's virtual time, long past: nothing may be deleted for its age.
-        config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "max.message.bytes": str(RECORD_BYTES)}
         admin = AdminClient(settings)
         made = admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config) for name in TOPICS])
         for future in made.values():
             future.result(REQUEST_S)
-        self.producer = Producer(settings | {"enable.idempotence": True, "linger.ms": 0})
+        self.producer = Producer(
+            settings | {"enable.idempotence": True, "linger.ms": 0, "message.max.bytes": RECORD_BYTES}
+        )
         consumer = settings | {
             "group.id": "contract",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 5,
             "fetch.queue.backoff.ms": 1,
+            "fetch.max.bytes": RECORD_BYTES,
+            "message.max.bytes": RECORD_BYTES,
         }
         self._consumer = Consumer(consumer)
         self.took: Took | None = None
