@@ -29,11 +29,17 @@ from schemas.config import Config
 from streams.kafka.clients import client_log, client_settings
 from streams.kafka.topics import TopicSpec, topic_specs
 
-REQUEST_S = 10.0
-"""For one request to the cluster. Creating nine topics of twelve partitions takes a second or two."""
+REQUEST_S = 30.0
+"""For one request to the cluster of somebody who waits. A topic takes a tenth of a second; a cluster that has just
+begun may take long for its first."""
 
-SEEN_S = 10.0
-"""A created topic is known to every broker a moment later."""
+CHECK_REQUEST_S = 4.0
+"""For one request of a role that begins. It asks again, and a process that is to stop waits for no longer than this."""
+
+SEEN_S = 2.0
+"""A created topic is known to every broker a moment later, and any may be asked."""
+
+LOOK_AGAIN_S = 0.25
 
 CHECK_AGAIN_S = 1.0
 
@@ -68,21 +74,32 @@ class Wrong(Struct, frozen=True):
 class TopicAdmin:
     """The topics of one fleet on its cluster."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, request_s: float = REQUEST_S) -> None:
         """Connects when it is first asked."""
+        self._request_s = request_s
         self._specs = topic_specs(config)
         self._admin = AdminClient(client_settings(config.kafka, "admin"), logger=client_log)
 
     def check(self) -> list[Wrong]:
-        """Everything that is missing or wrong. Raises ClusterError."""
+        """Everything that is missing or wrong. What one broker does not know yet is looked for again for `SEEN_S`.
+        Raises ClusterError."""
+        deadline_s = time.monotonic() + SEEN_S
+        while True:
+            wrong = self._look()
+            if not any(one.missing for one in wrong) or time.monotonic() > deadline_s:
+                return wrong
+            time.sleep(LOOK_AGAIN_S)
+
+    def _look(self) -> list[Wrong]:
         found = self._described()
-        wrong = [_missing(spec) for spec in self._specs if spec.name not in found]
-        present = [spec for spec in self._specs if spec.name in found]
-        settings = self._settings(present)
-        for spec in present:
-            partitions, copies = found[spec.name]
-            wrong += _shape(spec, partitions, copies)
-            wrong += _settings(spec, settings[spec.name])
+        settings = self._settings([spec for spec in self._specs if spec.name in found])
+        wrong: list[Wrong] = []
+        for spec in self._specs:
+            if spec.name in settings:
+                wrong += _shape(spec, *found[spec.name])
+                wrong += _settings(spec, settings[spec.name])
+            else:
+                wrong.append(_missing(spec))
         return wrong
 
     def create(self) -> list[str]:
@@ -91,14 +108,15 @@ class TopicAdmin:
         Raises ClusterError. What only a person can mend is left, for `check` to tell.
         """
         by_name = {spec.name: spec for spec in self._specs}
-        wrong = self.check()
-        done = [self._make(by_name[one.topic]) for one in wrong if one.missing]
+        wrong = self._look()
+        done = [made for one in wrong if one.missing and (made := self._make(by_name[one.topic]))]
         keys: dict[str, list[str]] = {}
         for one in wrong:
             if one.key is not None:
                 keys.setdefault(one.topic, []).append(one.key)
         done += [self._set(by_name[topic], names) for topic, names in keys.items()]
-        self._await_made([one.topic for one in wrong if one.missing])
+        if done:
+            self.check()  # whoever comes next finds them
         return done
 
     # -- the calls ----------------------------------------------------------------
@@ -106,7 +124,7 @@ class TopicAdmin:
     def _described(self) -> dict[str, tuple[int, int]]:
         """By name the partitions of each topic that is there, and the fewest copies one has."""
         futures = self._admin.describe_topics(
-            TopicCollection([spec.name for spec in self._specs]), request_timeout=REQUEST_S
+            TopicCollection([spec.name for spec in self._specs]), request_timeout=self._request_s
         )
         found: dict[str, tuple[int, int]] = {}
         for name, future in futures.items():
@@ -120,24 +138,31 @@ class TopicAdmin:
         return found
 
     def _settings(self, specs: Sequence[TopicSpec]) -> dict[str, dict[str, str]]:
+        """By name; without those that the broker asked does not know yet."""
         if not specs:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, spec.name) for spec in specs]
         settings: dict[str, dict[str, str]] = {}
-        for resource, future in self._admin.describe_configs(resources, request_timeout=REQUEST_S).items():
-            entries = _result(f"cannot read the settings of {resource.name}", future)
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._request_s).items():
+            try:
+                entries = future.result()
+            except KafkaException as error:
+                if error.args[0].code() not in _UNKNOWN:
+                    raise _cluster_error(f"cannot read the settings of {resource.name}", error) from error
+                continue
             settings[resource.name] = {key: str(entry.value) for key, entry in entries.items()}
         return settings
 
     def _make(self, spec: TopicSpec) -> str:
+        """What was done: nothing, where somebody else made it meanwhile or the broker asked did not know it yet."""
         settings = {key: setting.value for key, setting in spec.settings.items()}
         topic = NewTopic(spec.name, spec.partitions, spec.replication, config=settings)
-        (future,) = self._admin.create_topics([topic], request_timeout=REQUEST_S).values()
+        (future,) = self._admin.create_topics([topic], request_timeout=self._request_s).values()
         try:
             future.result()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return f"{spec.name}: somebody else made it meanwhile"
+                return ""
             raise _cluster_error(_no_topic(spec, error), error) from error
         return f"{spec.name}: made, {spec.partitions} partitions, {spec.replication} copies"
 
@@ -146,16 +171,9 @@ class TopicAdmin:
             ConfigEntry(key, spec.settings[key].value, incremental_operation=AlterConfigOpType.SET) for key in keys
         ]
         resource = ConfigResource(ResourceType.TOPIC, spec.name, incremental_configs=entries)
-        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=REQUEST_S).values()
+        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=self._request_s).values()
         _result(f"cannot set {', '.join(keys)} of {spec.name}", future)
         return f"{spec.name}: set " + ", ".join(f"{key}={spec.settings[key].value}" for key in keys)
-
-    def _await_made(self, names: Sequence[str]) -> None:
-        deadline_s = time.monotonic() + SEEN_S
-        while missing := set(names) - self._described().keys():
-            if time.monotonic() > deadline_s:
-                raise ClusterError(f"made, and not to be seen after {SEEN_S:.0f} s: {min(missing)}", refused=False)
-            time.sleep(0.1)
 
 
 def _missing(spec: TopicSpec) -> Wrong:
@@ -220,7 +238,7 @@ def _cluster_error(doing: str, error: KafkaException) -> ClusterError:
 async def topics_fit(config: Config) -> bool:
     """What every role asks before it begins: whether the topics are as they must be. What is wrong is logged, each with
     the way out. Waits for a cluster that is away."""
-    admin, told = await asyncio.to_thread(TopicAdmin, config), ""
+    admin, told = await asyncio.to_thread(TopicAdmin, config, CHECK_REQUEST_S), ""
     while True:
         try:
             wrong = await asyncio.to_thread(admin.check)

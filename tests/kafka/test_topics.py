@@ -124,8 +124,7 @@ def test_more_copies_than_brokers_names_the_key(config: Config) -> None:
     assert caught.value.refused
 
 
-def test_a_cluster_that_is_away_is_told_from_one_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.kafka.topic_admin.REQUEST_S", 0.5)
+def test_a_cluster_that_is_away_is_told_from_one_that_refuses() -> None:
     with pytest.raises(ClusterError, match="cannot describe") as caught:
-        TopicAdmin(Config(kafka=Kafka(brokers=("127.0.0.1:1",)))).check()
+        TopicAdmin(Config(kafka=Kafka(brokers=("127.0.0.1:1",))), request_s=0.5).check()
     assert not caught.value.refused
