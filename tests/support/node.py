@@ -175,7 +175,7 @@ class Node:
 
     def hooks(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """What the admin API says of each hook, over one connection; one that it does not know is missing."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=120)
         found: dict[str, dict[str, Any]] = {}
         with contextlib.closing(connection):
             for hook_id in ids:
