@@ -1,7 +1,7 @@
 """The demo's destination: a small HTTP server that can be told to fail and keeps a record of every hook it got.
 
 Run as `python -m ankusa.demo.sink --port N --secret whsec_…`. Owns the record that the demo counts by, so it checks
-each delivery's signature and never trusts a header alone. Loopback only; it stores nothing.
+each delivery's signature and never trusts a header alone. On loopback unless told `--ip`; it stores nothing.
 
 Control: `POST /mode/up`, `/mode/down` (every delivery is answered 503), `/mode/stumble` (the first try of each hook
 is answered 500). `GET /record` answers `{"mode", "hooks": {id: {tries, ok, replayed, sha256}}}`.
@@ -105,10 +105,11 @@ def handler(record: Record, secret: str) -> type[BaseHTTPRequestHandler]:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(prog="ankusa-demo-sink")
+    arguments.add_argument("--ip", default="127.0.0.1")
     arguments.add_argument("--port", type=int, required=True)
     arguments.add_argument("--secret", required=True)
     given = arguments.parse_args()
-    server = ThreadingHTTPServer(("127.0.0.1", given.port), handler(Record(), given.secret))
+    server = ThreadingHTTPServer((given.ip, given.port), handler(Record(), given.secret))
     server.daemon_threads = True
 
     def stop(number: int, frame: object) -> None:
