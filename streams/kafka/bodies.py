@@ -26,6 +26,9 @@ log = logging.getLogger("ankusa.kafka")
 AGAIN_S = 1.0
 """Between reads while the broker does not answer."""
 
+ROUND_RECORDS = 32
+"""Records of one read: each is a megabyte at most, but for one with a single larger hook."""
+
 MISSING = 10_000
 """Hooks remembered as gone from the topic: their rows die of it once, and are asked for no more."""
 
@@ -83,9 +86,11 @@ class Bodies:
         complained = False
         while self._wanted.get(number):
             await asyncio.sleep(0)  # the rest of the scan that asked
-            seqs = sorted(self._wanted[number])
+            wanted = sorted(self._wanted[number])
+            offsets = sorted({places.offset_of(seq) for seq in wanted})[:ROUND_RECORDS]
+            seqs = [seq for seq in wanted if places.offset_of(seq) <= offsets[-1]]
             try:
-                found = await self._reader.read(number, sorted({places.offset_of(seq) for seq in seqs}))
+                found = await self._reader.read(number, offsets)
                 self._take(number, seqs, found)
                 complained = False
             except Exception as error:  # whatever it is, rows wait for this to go on

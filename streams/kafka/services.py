@@ -1,0 +1,161 @@
+"""The services of a worker, beside its fold: dispatcher, lane sweep, and what they need of sources, sinks and the claim
+check. They read tables, act, and publish; they never write a table, and no fold ever waits for them.
+
+Owns the building, the order of starting and stopping, and reloads; decides nothing about a hook. Who owns which
+partition is told by `OwnedPartitions`, which each service follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from ankusa.claim_check.check_ins import CheckIns
+from ankusa.claim_check.stores import open_store
+from ankusa.clock import SteadyClock, jitter, now_ms, unguessable
+from ankusa.config import reloadable_changes
+from ankusa.dispatch.dispatcher import Dispatcher
+from ankusa.dispatch.sources import NodeSources
+from ankusa.sinks.clients import HttpClients
+from ankusa.sinks.connections import Destinations
+from ankusa.sinks.contract import SinkClient
+from ankusa.sinks.egress import Egress
+from ankusa.sinks.registry import SinkContext
+from schemas.config import Config
+from schemas.edge_update import EdgeUpdate
+from schemas.records import Topic
+from streams.kafka.bodies import Bodies
+from streams.kafka.delivery import Delivery
+from streams.kafka.dispatch_host import KafkaDispatchHost
+from streams.kafka.fleet_log import FleetLog
+from streams.kafka.folding import PartitionFold
+from streams.kafka.hook_reader import HookReader
+from streams.kafka.lane_healing import LaneHealing
+from streams.kafka.log_producer import LogProducer
+from streams.kafka.owned import OwnedPartitions
+from streams.kafka.source_feed import SourceFeed
+from streams.kafka.topics import TopicNames
+
+log = logging.getLogger("ankusa.worker")
+
+GRACE_MS = 10_000
+"""How long a stop waits for running attempts. A supervisor that kills after 30 s, the usual figure, lets it finish."""
+
+
+class Services:
+    """One worker's services. Made on the event loop they run on."""
+
+    def __init__(self, config: Config, owned: OwnedPartitions, producer: LogProducer) -> None:
+        self.config = config
+        self.blobs = open_store(config.claim_check.store, config.node.data_dir)
+        self.fleet = FleetLog(producer, topics(config), SteadyClock(0, now_ms))
+        self.reader = HookReader.of(config)
+        self.bodies = Bodies(self.fleet, self.reader)
+        self.host = KafkaDispatchHost(self.fleet, self.bodies)
+        self.sink_context = _context(config)
+        self.sources = NodeSources(config, self.sink_context)
+        check_ins = CheckIns(self.host, self.blobs, config.claim_check.pack_max_bytes, self.fleet.now, unguessable)
+        self.dispatcher = Dispatcher(self.host, self.sources, config.dispatch, self.fleet.now, jitter, check_ins)
+        self.delivery = Delivery(self.fleet, self.host, self.dispatcher)
+        self.healing = LaneHealing(self.fleet)
+        self.feed: SourceFeed | None = None
+        self._owned = owned
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # -- partitions -------------------------------------------------------------
+
+    def start(self) -> None:
+        """Follow the partitions, once the sources are known: a row whose source is not known yet would die."""
+        if self.config.source_store.type == "persistent":
+            self.feed = SourceFeed(self.config, self._take)
+        else:
+            self._follow()
+        self._tasks.append(asyncio.get_running_loop().create_task(self.healing.run_for_ever()))
+
+    def _follow(self) -> None:
+        self.delivery.start(self._owned)
+        self._owned.on_revoked(self.healing.remove)
+        self._owned.on_assigned(self._assigned)
+
+    def _assigned(self, fold: PartitionFold) -> None:
+        self.healing.add(fold.partition)
+        live, replayed, dead = fold.tables.counts.total()
+        log.info(
+            "event=partition_owned partition=%d epoch=%d pending=%d replayed=%d dead=%d",
+            *(fold.partition, fold.epoch, live, replayed, dead),
+        )
+
+    # -- sources ------------------------------------------------------------------
+
+    def _take(self, update: EdgeUpdate) -> None:
+        """Go by the sources that the API set up."""
+        unused: list[SinkClient] = []
+        for source_id, source in update.sources:
+            unused += self.sources.drop(source_id) if source is None else self.sources.put(source)
+        if update.whole:
+            self._follow()
+        self._close_later(unused, None)
+        self.dispatcher.wake()
+
+    def reload(self, config: Config) -> list[str]:
+        """Take what may change while it runs; the answer names changed keys that need a restart and were not taken."""
+        changed, needs_restart = reloadable_changes(self.config, config)
+        old = self.sink_context
+        if config.egress != self.config.egress:
+            self.sink_context = _context(config)
+        self.sink_context.destinations.reconfigure(config.dispatch.sink_concurrency)
+        unused = self.sources.reload(config, None if self.sink_context is old else self.sink_context)
+        self.dispatcher.reconfigure(config.dispatch)
+        self.config = config
+        self._close_later(unused, None if self.sink_context is old else old.clients)
+        log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))
+        return needs_restart
+
+    def _close_later(self, unused: list[SinkClient], clients: HttpClients | None) -> None:
+        """Close what is no longer in use once its last attempts are over."""
+        if unused or clients is not None:
+            task = asyncio.get_running_loop().create_task(self._close(unused, clients))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _close(self, unused: list[SinkClient], clients: HttpClients | None) -> None:
+        await asyncio.sleep(self.config.dispatch.attempt_timeout_ms / 1000)
+        await _close_all(unused)
+        if clients is not None:
+            clients.close()
+
+    # -- the end ----------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Drain attempts and publish what they came to; the fold goes on meanwhile."""
+        if self.feed is not None:
+            await self.feed.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.dispatcher.stop(GRACE_MS)
+        await self.reader.close()
+        for task in self._closing:
+            task.cancel()
+        await _close_all(self.sources.sinks())
+        self.sink_context.clients.close()
+        await self.blobs.close()
+
+
+def topics(config: Config) -> dict[Topic, str]:
+    """The names of the topics that services publish to."""
+    names = TopicNames(config.kafka.prefix)
+    return {Topic.OUTCOMES: names.outcomes, Topic.REPLAYS: names.replays, Topic.QUARANTINE: names.quarantine}
+
+
+async def _close_all(sinks: list[SinkClient]) -> None:
+    for sink in sinks:
+        with contextlib.suppress(Exception):  # a sink that cannot close must keep nothing else open
+            await sink.close()
+
+
+def _context(config: Config) -> SinkContext:
+    egress = Egress(config.egress.allow)
+    return SinkContext(egress, HttpClients(egress), Destinations(config.dispatch.sink_concurrency))

@@ -1,0 +1,113 @@
+"""A worker on Kafka as a process: the fold of its partitions, and the services that deliver beside it.
+
+Run as `python -m streams.kafka.worker_process --config FILE`, by `ankusa serve` or by hand. Starts when the topics are
+as they must be. Stops in order: attempts are drained and their outcomes written while the fold goes on, then the group
+is left, so that whoever owns the partitions next repeats nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvloop
+
+from ankusa import logs
+from ankusa.config import ConfigError, load
+from ankusa.edge.parent import signal_on_parent_death
+from ankusa.supervisor import FATAL_EXIT
+from schemas.config import Config
+from streams.edge import CONFIG_EXIT, Stop
+from streams.kafka.log_producer import LogProducer, open_producer
+from streams.kafka.services import Services
+from streams.kafka.topic_admin import topics_fit
+from streams.kafka.worker import Worker, quiet_faust
+
+log = logging.getLogger("ankusa.worker")
+
+FAILED_EXIT = 1
+
+
+async def run(config: Config, config_path: str | None, env: Mapping[str, str], parent: int) -> int:
+    """Run one worker until SIGTERM, SIGINT, the death of `parent` or what must not go on; the exit status."""
+    stop = Stop(parent)
+    loop = asyncio.get_running_loop()
+    checked = loop.create_task(_checked(config))
+    status = await stop.wait(checked)
+    if status or not checked.done():
+        checked.cancel()
+        return status
+    producer = LogProducer(lambda: open_producer(config.kafka))
+    worker = Worker(config, producer)
+    services = Services(config, worker.owned, producer)
+    services.start()
+    worker.start()
+    log.info("event=worker_started owner=%s partitions=%d", worker.owner, config.kafka.partitions)
+    reloads = loop.create_task(_reloads(services, stop, config_path, env))
+    ends = [loop.create_task(_failed(worker))]
+    if services.feed is not None:
+        ends.append(loop.create_task(_unreadable(services)))
+    status = await stop.wait(*ends)
+    log.info("event=worker_stopping status=%d", status)
+    reloads.cancel()
+    await services.stop()
+    await worker.stop()
+    await producer.close()
+    for end in ends:
+        end.cancel()
+    return status
+
+
+async def _checked(config: Config) -> int:
+    return 0 if await topics_fit(config) else FATAL_EXIT
+
+
+async def _failed(worker: Worker) -> int:
+    log.critical("event=worker_failed reason=%s", await worker.failed())
+    return FAILED_EXIT
+
+
+async def _unreadable(services: Services) -> int:
+    """Ends when stored sources cannot be read."""
+    assert services.feed is not None
+    log.critical("event=sources_unreadable reason=%s", await asyncio.shield(services.feed.failed))
+    return FATAL_EXIT
+
+
+async def _reloads(services: Services, stop: Stop, config_path: str | None, env: Mapping[str, str]) -> None:
+    """At each SIGHUP read the file again, beside the loop. A broken one changes nothing and says why."""
+    while True:
+        await stop.reload.wait()
+        stop.reload.clear()
+        try:
+            services.reload(await asyncio.to_thread(load, config_path, env))
+        except ConfigError as error:
+            log.error("event=reload_refused reason=%s", error)
+        except Exception:
+            log.exception("event=reload_failed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="ankusa-kafka-worker")
+    parser.add_argument("--config", help="the YAML file; without it ANKUSA_CONFIG")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="end with this process (default: the parent)")
+    arguments = parser.parse_args()
+    signal_on_parent_death()
+    try:
+        config = load(arguments.config, os.environ)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return CONFIG_EXIT
+    logs.set_up(config.log.level, "worker")
+    quiet_faust(config)
+    Path(config.node.data_dir).mkdir(parents=True, exist_ok=True)
+    return uvloop.run(run(config, arguments.config, os.environ, arguments.parent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
