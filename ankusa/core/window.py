@@ -24,6 +24,12 @@ def replay_part(limits: Limits) -> Limits:
     return Limits(max(1, limits.rows // REPLAY_SHARE), max(1, limits.size_bytes // REPLAY_SHARE))
 
 
+FREE_SHARE = 15
+"""A tenant may hold fifteen times the rows, and the bytes, that are free in the whole window. So one alone takes
+fifteen sixteenths of it, ten take all but a 151st, and however many of them hang there is room for whoever comes next.
+A window of up to sixteen rows is one tenant's to fill."""
+
+
 class Used:
     """What is claimed now, of one window."""
 
@@ -61,11 +67,15 @@ class Window:
         """Whether any row may be claimed."""
         return self.used.room(self.limits) and (not replayed or self.replay_used.room(self.replay_limits))
 
+    def free_rows(self) -> int:
+        """How many more rows the count allows, bytes aside."""
+        return self.limits.rows - self.used.rows
+
     def tenant_room(self, tenant_id: str, *, replayed: bool) -> bool:
         """Whether a row of this tenant may be claimed, global budget aside."""
         limits = self._limits_of(tenant_id)
         used = self._tenants.get(tenant_id)
-        if used is not None and not used.room(limits):
+        if used is not None and not (used.room(limits) and self._leaves_room(used)):
             return False
         replays = self._tenant_replays.get(tenant_id) if replayed else None
         return replays is None or replays.room(replay_part(limits))
@@ -73,7 +83,8 @@ class Window:
     def rows_left(self, tenant_id: str, *, replayed: bool) -> int:
         """How many more rows of this tenant the counts allow, bytes aside: no page need be longer."""
         limits = self._limits_of(tenant_id)
-        left = min(self.limits.rows - self.used.rows, limits.rows - self.tenant_rows(tenant_id))
+        free, held = self.free_rows(), self.tenant_rows(tenant_id)
+        left = min(free, limits.rows - held, (FREE_SHARE * free - held) // (FREE_SHARE + 1) + 1)
         if not replayed:
             return left
         replays = self._tenant_replays.get(tenant_id)
@@ -96,6 +107,11 @@ class Window:
     def tenant_rows(self, tenant_id: str) -> int:
         used = self._tenants.get(tenant_id)
         return used.rows if used else 0
+
+    def _leaves_room(self, used: Used) -> bool:
+        """Whether a tenant that holds `used` may have more of what is free, and leave room for the others."""
+        free_bytes = max(0, self.limits.size_bytes - self.used.size_bytes)
+        return used.rows <= FREE_SHARE * self.free_rows() and used.size_bytes <= FREE_SHARE * free_bytes
 
     def _limits_of(self, tenant_id: str) -> Limits:
         return self.tenant_limits.get(tenant_id, self.default_limits)

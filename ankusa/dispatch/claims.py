@@ -53,6 +53,8 @@ class Claims:
         self.by_place: dict[Place, Claim] = {}
         self.window = Window(*_limits(settings))
         self.batch = settings.batch
+        # By class, the tenant whose share the last scan had no room for, and the rest of it: its deficit.
+        self._owed: dict[bool, tuple[str, int]] = {False: ("", 0), True: ("", 0)}
 
     def reconfigure(self, settings: Dispatch) -> None:
         self.batch = settings.batch
@@ -72,7 +74,10 @@ class Claims:
 
     def _scan(self, due: Due, at: int, budget: int, *, replayed: bool) -> Iterator[Claim]:
         turn = due.turn(at)
+        budget = min(budget, self.window.free_rows())
         quantum = max(QUANTUM, -(-budget // max(1, len(turn))))
+        owed_to, owed = self._owed[replayed]
+        self._owed[replayed] = "", 0
         # Tenants whose rows cannot be read now, and why: the others are served all the same.
         unreadable: dict[str, StoreError] = {}
         while budget > 0 and self.window.room(replayed=replayed):
@@ -82,15 +87,23 @@ class Claims:
             if not self.window.tenant_room(tenant_id, replayed=replayed):
                 due.set_aside(tenant_id)
                 continue
-            limit = min(quantum, budget, self.window.rows_left(tenant_id, replayed=replayed))
+            share = owed if tenant_id == owed_to else quantum
+            owed_to, taken = "", 0
+            limit = min(share, budget, self.window.rows_left(tenant_id, replayed=replayed))
             try:
                 page = due.page(tenant_id, at, limit, self._wanted)
-                if tenant_id in turn:
-                    turn.move_to_end(tenant_id)
                 budget -= len(page)
-                yield from self._claim(due, tenant_id, page, replayed=replayed)
+                for claim in self._claim(due, tenant_id, page, replayed=replayed):
+                    taken += 1
+                    yield claim
             except StoreError as error:
                 unreadable[tenant_id] = error
+            if tenant_id not in turn:
+                continue
+            if taken < share and (budget <= 0 or not self.window.room(replayed=replayed)):
+                self._owed[replayed] = tenant_id, share - taken  # and it stays first
+            else:
+                turn.move_to_end(tenant_id)
         if unreadable:
             raise next(iter(unreadable.values()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ankusa.core.window import Limits, Window, replay_part
+from ankusa.core.window import FREE_SHARE, Limits, Window, replay_part
 
 TENANTS = ("a", "b")
 LIMITS = st.builds(Limits, st.integers(1, 10), st.integers(1, 10_000))
@@ -56,6 +56,11 @@ def check_room(claims: list[tuple[str, int, bool]], tenant: str, whole: Limits, 
     for held, budget in budgets:
         assert len(held) < budget.rows
         assert not held or sum(size_bytes for _, size_bytes, _ in held) < budget.size_bytes
+    held = [one for one in claims if one[0] == tenant]
+    if held:
+        assert len(held) <= FREE_SHARE * (whole.rows - len(claims))
+        held_bytes, claimed_bytes = sum(one[1] for one in held), sum(one[1] for one in claims)
+        assert held_bytes <= FREE_SHARE * (whole.size_bytes - claimed_bytes)
 
 
 def check_counts(window: Window, claims: list[tuple[str, int, bool]]) -> None:
@@ -79,3 +84,23 @@ def test_an_empty_window_takes_any_row(rows: int, size_bytes: int) -> None:
     window.claim("a", 1 << 50, replayed=True)
     window.finish("a", 1 << 50, replayed=True)
     assert window.room(replayed=True)
+
+
+@given(st.integers(1, 5000), st.integers(1, 40))
+def test_however_many_tenants_fill_their_share_there_is_room_for_one_more(rows: int, tenants: int) -> None:
+    """As long as there are rows enough: each takes all it may and gives nothing back."""
+    limits = Limits(rows, 1 << 40)
+    window = Window(limits, {}, limits)
+    for number in range(tenants):
+        tenant = f"t{number}"
+        free = rows - window.used.rows
+        if free == 0:
+            break
+        taken = 0
+        while window.room(replayed=False) and window.tenant_room(tenant, replayed=False):
+            left = window.rows_left(tenant, replayed=False)
+            assert left >= 1
+            window.claim(tenant, 1, replayed=False)
+            taken += 1
+        assert taken >= 1, "the newcomer got nothing"
+        assert rows - window.used.rows >= (free - 1) // (FREE_SHARE + 1)
