@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
+from ankusa import heap
 from ankusa.clock import now_ms
 from ankusa.config import ConfigError, load, reloadable_changes
 from ankusa.edge.batcher import Batcher
@@ -117,6 +118,7 @@ async def serve_until(
     edge: Edge, stop: Stop, config_path: str | None, env: Mapping[str, str], others: Sequence[asyncio.Task[int]] = ()
 ) -> int:
     """Serve and take up changes of the file until it is time to stop, and close the edge; the exit status."""
+    heap.settle()
     reloads = asyncio.get_running_loop().create_task(_reload(edge, config_path, env, stop.reload))
     status = await stop.wait(*others)
     log.info("event=edge_stopping parent_gone=%s", not (stop.asked.is_set() or status))

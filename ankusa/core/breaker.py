@@ -17,6 +17,8 @@ from schemas.records import Breaker, BreakerState
 class Phase(Enum):
     """What a breaker is at a moment: CLOSED, OPEN until its time, then HALF_OPEN; PROBING while a probe runs."""
 
+    __hash__ = object.__hash__  # an enum's own is Python, and each attempt asks for several
+
     CLOSED = auto()
     OPEN = auto()
     HALF_OPEN = auto()
@@ -25,6 +27,8 @@ class Phase(Enum):
 
 class BreakerEvent(Enum):
     """ALIVE: an answer that proves that the sink works, a permanent refusal included. FAILED: any other result."""
+
+    __hash__ = object.__hash__
 
     CLAIM = auto()
     ALIVE = auto()

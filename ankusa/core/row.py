@@ -18,6 +18,8 @@ from schemas.records import Outcome, OutcomeKind, Row, RowState
 class Place(Enum):
     """Every place a row can be. ABSENT is before its commit and after its delivery."""
 
+    __hash__ = object.__hash__  # an enum's own is Python, and each hook asks for several
+
     ABSENT = auto()
     MEMBER = auto()
     PENDING = auto()
@@ -26,6 +28,8 @@ class Place(Enum):
 
 
 class Event(Enum):
+    __hash__ = object.__hash__
+
     COMMIT = auto()
     JOIN = auto()
     PROMOTE = auto()

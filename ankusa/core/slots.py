@@ -44,22 +44,23 @@ class _Line(Generic[Item]):
         self.keys: dict[str, OrderedDict[str, None]] = {}
         self.tenants: OrderedDict[str, None] = OrderedDict()
 
-    def set_key(self, tenant_id: str, key: str, *, may_start: bool) -> None:
+    def refresh(self, tenant_id: str, key: str, *, room: bool, tenant_room: bool) -> None:
+        """Put a sink key and its tenant into or out of the turn: `room` under the key's cap, `tenant_room` under the
+        tenant's."""
         keys = self.keys.get(tenant_id)
-        if may_start:
+        if room and key in self.queues:
             if keys is None:
                 keys = self.keys[tenant_id] = OrderedDict()
             keys.setdefault(key)
-        elif keys is not None:
-            keys.pop(key, None)
+        elif keys is not None and key in keys:
+            del keys[key]
             if not keys:
                 del self.keys[tenant_id]
-
-    def set_tenant(self, tenant_id: str, *, has_room: bool) -> None:
-        if has_room and tenant_id in self.keys:
+                keys = None
+        if tenant_room and keys is not None:
             self.tenants.setdefault(tenant_id)
-        else:
-            self.tenants.pop(tenant_id, None)
+        elif tenant_id in self.tenants:
+            del self.tenants[tenant_id]
 
     def pop(self) -> tuple[str, str, Item] | None:
         """The first row of the tenant and sink key whose turn it is; both go to the back."""
@@ -122,15 +123,27 @@ class Slots(Generic[Item]):
         if taken is None:
             return None
         tenant_id, key, item = taken
+        line = self._replayed if replayed else self._live
         self._count(tenant_id, key, 1, replayed=replayed)
         self.waiting -= 1
-        self._refresh(tenant_id, key)
+        if replayed or key not in line.queues or self._is_at_cap(tenant_id, key):
+            self._refresh(tenant_id, key)
         return item
 
     def done(self, tenant_id: str, key: str, *, replayed: bool) -> None:
         """A started row's attempt has ended or was given up."""
+        was_at_cap = self._is_at_cap(tenant_id, key)
         self._count(tenant_id, key, -1, replayed=replayed)
-        self._refresh(tenant_id, key)
+        if was_at_cap or replayed or self._replayed.queues or key not in self._by_sink:
+            self._refresh(tenant_id, key)
+
+    def _is_at_cap(self, tenant_id: str, key: str) -> bool:
+        """Whether this sink key or its tenant may start no more. Counts below their caps change nobody's turn, and a
+        turn that is not changed need not be worked out."""
+        caps = self.caps
+        return (caps.per_sink is not None and self._by_sink.get(key, 0) >= caps.per_sink) or (
+            self._by_tenant.get(tenant_id, 0) >= caps.per_tenant.get(tenant_id, caps.default_tenant)
+        )
 
     def take(self, key: str) -> list[Item]:
         """Take every waiting row of one sink key out: its breaker has opened."""
@@ -189,21 +202,16 @@ class Slots(Generic[Item]):
 
     def _refresh(self, tenant_id: str, key: str) -> None:
         """Put the sink key and its tenant into or out of each class's turn, as their counts now say."""
-        caps = self.caps
-        running = self._by_sink.get(key, 0)
+        caps, running = self.caps, self._by_sink.get(key, 0)
         room = caps.per_sink is None or running < caps.per_sink
-        replay_room = room and (
-            caps.per_sink is None or self._replays_by_sink.get(key, 0) < replay_share(caps.per_sink)
-        )
         tenant_cap = caps.per_tenant.get(tenant_id, caps.default_tenant)
         tenant_room = self._by_tenant.get(tenant_id, 0) < tenant_cap
-        tenant_replay_room = tenant_room and self._replays_by_tenant.get(tenant_id, 0) < replay_share(tenant_cap)
-        for line, free, has_room in (
-            (self._live, room, tenant_room),
-            (self._replayed, replay_room, tenant_replay_room),
-        ):
-            line.set_key(tenant_id, key, may_start=free and key in line.queues)
-            line.set_tenant(tenant_id, has_room=has_room)
+        self._live.refresh(tenant_id, key, room=room, tenant_room=tenant_room)
+        if self._replayed.queues or self._replayed.keys:
+            replays = self._replays_by_sink.get(key, 0)
+            room = room and (caps.per_sink is None or replays < replay_share(caps.per_sink))
+            tenant_room = tenant_room and self._replays_by_tenant.get(tenant_id, 0) < replay_share(tenant_cap)
+            self._replayed.refresh(tenant_id, key, room=room, tenant_room=tenant_room)
         if not running and key not in self._live.queues and key not in self._replayed.queues:
             self._tenant_of.pop(key, None)
 

@@ -116,7 +116,7 @@ class Attempts:
         if self._host.fetches(claim.seq, partial(self.again, claim)) or self._holds(claim, source):
             return
         if source.sinks[index].batching:
-            self._launch(claim)
+            self._launch(claim, at)
         else:
             self._slots.offer(row.tenant_id, claim.key, claim, replayed=claim.replayed)
 
@@ -130,15 +130,16 @@ class Attempts:
         claim.held = True
         return self._check_ins.hold(claim.seq, row.tenant_id, row.size_bytes, over_bytes, partial(self.again, claim))
 
-    def start(self) -> None:
+    def start(self, at: int | None = None) -> None:
+        """Begin what has a slot. `at` is the time if the caller has just asked for it."""
         while not self.stopped and (claim := self._slots.next()) is not None:
             claim.slotted = True
-            self._launch(claim)
+            self._launch(claim, self._clock() if at is None else at)
 
-    def _launch(self, claim: Claim) -> None:
+    def _launch(self, claim: Claim, at: int) -> None:
         """Begin an attempt; a batching sink's takes no slot, for the sink bounds its own queue and requests."""
         try:
-            self._begin(claim)
+            self._begin(claim, at)
         except StoreError as error:
             log.warning("event=hook_unreadable seq=%d reason=%s", claim.seq, error)
             self._release(claim)
@@ -153,9 +154,9 @@ class Attempts:
             self.queue(claim, self._clock())
             self.start()
 
-    def _begin(self, claim: Claim) -> None:
+    def _begin(self, claim: Claim, at: int) -> None:
         """Start the attempt of a claim that has a slot. Options are those of the source as it is now."""
-        at = claim.started_at = self._clock()
+        claim.started_at = at
         row = claim.row
         try:
             hook = self._host.hook(claim.seq)
@@ -247,14 +248,14 @@ class Attempts:
         if claim.checking_in:  # the sink was never asked, so it says nothing of it
             if claim.probe:
                 self._breakers.probe_lost(claim.key)
-            self.start()
+            self.start(at)
             return
         alive = isinstance(result, Ok) or result.error_class == "permanent"
         if self._breakers.resulted(claim.key, at, alive=alive, probe=claim.probe):
             log.warning("event=breaker_opened key=%s reason=%s", claim.key, decision.error)
             for queued in self._slots.take(claim.key):
                 self._park(queued, source.policies[index], at)
-        self.start()
+        self.start(at)
 
     def _resolve(self, source_id: str) -> DispatchSource | None:
         """A source as it is now. Raises SourcesUnavailableError, whatever is wrong: it must stop nobody else."""

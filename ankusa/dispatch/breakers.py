@@ -56,6 +56,8 @@ class Breakers:
 
     def resulted(self, key: str, at: int, *, alive: bool, probe: bool) -> bool:
         """An attempt's result. True when it opened the breaker, so that what is queued must be parked."""
+        if alive and not probe and key not in self._by_key:
+            return False  # as nearly always: a sink that works goes on working
         before = self._by_key.get(key, core.NEW)
         after = core.resulted(before, alive=alive, probe=probe, at=at, settings=self._settings)
         if probe:

@@ -21,7 +21,8 @@ ERROR_CLASSES = {
 def answered(answer: object) -> SinkResult:
     """A sink's answer with its texts bounded and storable; anything but a result with a known class is transient."""
     if isinstance(answer, Ok):
-        return Ok(_text(answer.detail))
+        detail = _text(answer.detail)
+        return answer if detail is answer.detail else Ok(detail)
     if not isinstance(answer, Failed):
         return Failed("transient", f"the sink answered {type(answer).__name__}, not a result")
     if not isinstance(answer.error_class, str) or answer.error_class not in ERROR_CLASSES:
@@ -38,7 +39,7 @@ def raised(error: Exception) -> Failed:
 def _text(value: object) -> str:
     """At most ERROR_LIMIT characters that UTF-8 can hold, whatever `value` does when it is asked for its text."""
     if type(value) is str and value.isascii():
-        return value[:ERROR_LIMIT]
+        return value if len(value) <= ERROR_LIMIT else value[:ERROR_LIMIT]
     try:
         text = str(value)
     except Exception:

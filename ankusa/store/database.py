@@ -76,25 +76,35 @@ class Database:
 
     def write(self, batch: Batch) -> None:
         """Apply a batch whole. Visible at once, durable after the next `flush`."""
-        with _refusals(self.path):
+        try:
             self._db.write(batch)
+        except Exception as error:
+            raise _refused(self.path, error) from error
 
     def flush(self) -> None:
         """Make everything written so far durable (fsync of the WAL)."""
-        with _refusals(self.path):
+        try:
             self._db.flush_wal(True)
+        except Exception as error:
+            raise _refused(self.path, error) from error
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        with _refusals(self.path):
-            value: bytes | None = self._family(family).get(key)
-            return value
+        rocks = self._family(family)
+        try:
+            value: bytes | None = rocks.get(key)
+        except Exception as error:
+            raise _refused(self.path, error) from error
+        return value
 
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
         if not keys:
             return []
-        with _refusals(self.path):
-            values: Any = self._family(family).get(keys)  # type: ignore[arg-type]
-            return list(values)
+        rocks = self._family(family)
+        try:
+            values: Any = rocks.get(keys)  # type: ignore[arg-type]
+        except Exception as error:
+            raise _refused(self.path, error) from error
+        return list(values)
 
     # Scans go by RdictIter: rocksdict's own `keys` and `items` end at a block that cannot be read as they do at the end
     # of the range, and what lies behind it would be taken for gone. `status` tells the two apart.
@@ -182,6 +192,16 @@ class Database:
                 total += family.property_int_value(name) or 0
         return total
 
+    def background(self) -> dict[str, int]:
+        """What RocksDB does or has to do beside us, by kind: flushes and compactions, running and pending."""
+        names = ("num-running-flushes", "mem-table-flush-pending", "num-running-compactions", "compaction-pending")
+        return {
+            name: max(
+                (family.property_int_value(f"rocksdb.{name}") or 0 for family in self._families.values()), default=0
+            )
+            for name in names
+        }
+
     def close(self) -> None:
         """Release every handle, then the lock (a handle that is still alive would keep it). Idempotent."""
         self._families.clear()
@@ -239,15 +259,22 @@ def _below(end: bytes) -> ReadOptions:
     return bounds
 
 
+def _refused(path: Path, error: Exception) -> Exception:
+    """RocksDB's errors have no type of their own: everything it raises becomes a StoreError with its words. What no
+    store raises, a mistake of ours, stays what it is."""
+    return error if isinstance(error, StoreError | AttributeError | TypeError) else StoreError(f"{path}: {error}")
+
+
 @contextlib.contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """RocksDB's errors have no type of their own: everything it raises becomes a StoreError with its words."""
+    """`_refused` around a scan; for a single read it would cost as much as the read."""
     try:
         yield
-    except (StoreError, GeneratorExit, AttributeError, TypeError):
-        raise
     except Exception as error:
-        raise StoreError(f"{path}: {error}") from error
+        refused = _refused(path, error)
+        if refused is error:
+            raise
+        raise refused from error
 
 
 def _open_error(path: Path, error: Exception) -> StoreError:

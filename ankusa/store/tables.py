@@ -6,11 +6,13 @@ the due indexes and the counts per sink key. Never decides what an operation sho
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
-from itertools import islice
 from ankusa.core import ops as operations
 from ankusa.core.set_up import SetUpTable
 from ankusa.store import keys
@@ -18,7 +20,7 @@ from ankusa.store.batch import Writer
 from ankusa.store.counts import LANES, PEN, Counts
 from ankusa.store.database import Database, Target
 from ankusa.store.due import DueIndex
-from ankusa.store.errors import StoreFormatError
+from ankusa.store.errors import StoreError, StoreFormatError
 from ankusa.store.memory import StoreMemory
 from schemas import records
 from schemas.records import FORMAT_VERSION, Attempt, Breaker, Job, Lane, LimitChange, Row
@@ -32,6 +34,9 @@ FAMILIES = (
     *("checkins", "packs"),
 )
 CHURNING = ("rows", "due", "dead", "hooks", "expiry", "lanes", "members", "pen")
+
+READ_AHEAD_BYTES = 8 << 10
+"""The largest hook that is read when its row is claimed. A full window of them is a quarter of `RECENT_BYTES`."""
 
 RECENT_OVERHEAD_BYTES = 600
 """What a remembered hook costs beside its bytes: the envelope, its strings, a row."""
@@ -53,7 +58,8 @@ class Tables:
         except BaseException:
             self.database.close()
             raise
-        self._recent: dict[int, tuple[records.Envelope, bytes]] = {}
+        # Ordered, since the first of a plain dict that is emptied from its front is found by passing all that went.
+        self._recent: OrderedDict[int, tuple[records.Envelope, bytes]] = OrderedDict()
         self._recent_rows: dict[tuple[int, int], Row] = {}
         self._recent_bytes = 0
 
@@ -72,6 +78,7 @@ class Tables:
     # -- what a fold reads -------------------------------------------------
 
     def row(self, seq: int, sink: int) -> Row | None:
+        """None where there is none, or where it does not decode: a damaged row must not stop the fold of its lane."""
         stored = self.database.get("rows", keys.row_key(seq, sink))
         return None if stored is None else _decoded((seq, sink), stored)
 
@@ -79,7 +86,6 @@ class Tables:
         stored = self.database.get("jobs", job_id.encode())
         return None if stored is None else records.decode_job(stored)
 
-        """None where there is none, or where it does not decode: a damaged row must not stop the fold of its lane."""
     def breaker(self, key: str) -> Breaker | None:
         stored = self.database.get("breakers", key.encode())
         return None if stored is None else records.decode_breaker(stored)
@@ -134,7 +140,28 @@ class Tables:
             stored = self.database.get_many("rows", [keys.row_key(*places[index]) for index in missing])
             for index, value in zip(missing, stored, strict=True):
                 rows[index] = None if value is None else _decoded(places[index], value)
+            self._read_ahead(places, rows)
         return rows
+
+    def _read_ahead(self, places: list[tuple[int, int]], rows: list[Row | None]) -> None:
+        """Remember the small hooks of rows about to be attempted: together they cost a fifth of one by one. What
+        cannot be read is left for `hook` to say."""
+        seqs = list(
+            dict.fromkeys(
+                seq
+                for (seq, _), row in zip(places, rows, strict=True)
+                if row is not None and row.size_bytes <= READ_AHEAD_BYTES and seq not in self._recent
+            )
+        )
+        try:
+            stored = self.database.get_many("hooks", [keys.u64(seq) for seq in seqs])
+        except StoreError:
+            return
+        for seq, value in zip(seqs, stored, strict=True):
+            if value is not None:
+                with contextlib.suppress(*records.DecodeError):
+                    envelope, body = records.unframe_hook(value)
+                    self.remember(seq, records.decode_envelope(envelope), body, [])
 
     def hook(self, seq: int) -> tuple[records.Envelope, bytes] | None:
         """A hook's envelope and body; None when it is not stored. Raises one of `records.DecodeError`."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import uvloop
 from fastapi import FastAPI
 
-from ankusa import logs
+from ankusa import heap, logs
 from ankusa.claim_check.reader import Reader
 from ankusa.clock import now_ms
 from ankusa.config import ConfigError, load
@@ -77,6 +77,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
             edge = await run_edge(config, DirectLog(engine.intake, engine.probe), tables)
         asked = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, asked.set)
+        heap.settle()
         reloads = loop.create_task(_reloads(asked, engine, app.state.tokens, edge, config_path, env))
         await stopping.wait()
         reloads.cancel()

@@ -61,6 +61,10 @@ class Sink:
         """`[id, arrival unix ms, replay id]` of each delivery."""
         return [line.split(" ") for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
+    def log_bytes(self) -> int:
+        """How much has been logged, without reading it."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
     def behave(self, **fields: Any) -> None:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/__control", json.dumps(fields).encode(), method="POST"

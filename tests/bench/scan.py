@@ -1,8 +1,15 @@
-"""Scan cost: claims per second with few and many rows pending, and after many settled ones."""
+"""Scan cost: claims per second with few and many rows pending, and after many settled ones.
+
+A claim is an index entry found, its row read and its hook read. Each store is opened again before it is measured, and
+what a claim has read is forgotten when it is given back: else a small store would be read from memory, and a large one
+from its files, and the difference would say nothing of the scan.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +28,7 @@ from tests.bench.node import Folder
 
 CLAIMS = 20_000
 SETTLED = 500_000
+PASSES = 5
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,9 +64,20 @@ async def _pending(path: Path, size: int) -> float:
     log = await _open(path)
     for batch in _hooks(size):
         await log.commit(batch, [])
-    rate = _claim_rate(log)
+    return await _measured(log)
+
+
+async def _measured(log: LocalLog) -> float:
+    """The median of several passes, each on a store that was just opened, once RocksDB has put its files in order."""
+    rates = []
+    for _ in range(PASSES):
+        while any(log.tables.database.background().values()):
+            await asyncio.sleep(0.1)
+        log.close()
+        log = await _open(log.path)
+        rates.append(_claim_rate(log))
     log.close()
-    return rate
+    return statistics.median(rates)
 
 
 async def _settled(path: Path) -> float:
@@ -70,9 +89,7 @@ async def _settled(path: Path) -> float:
         log.publish(OutcomeBatch(items))
     for batch in _hooks(1000):
         await log.commit(batch, [])
-    rate = _claim_rate(log)
-    log.close()
-    return rate
+    return await _measured(log)
 
 
 def _claim_all(log: LocalLog, count: int) -> None:
@@ -83,15 +100,18 @@ def _claim_all(log: LocalLog, count: int) -> None:
 
 
 def _claim_rate(log: LocalLog) -> float:
-    """Claims a second: scan, claim, give back, in the dispatcher's own batches of 128."""
+    """Claims a second: scan and claim in the dispatcher's own batches of 128, every row there is before any is given
+    back."""
     claims = Claims(LocalDispatchHost(log), Dispatch())
     claims.window.limits = Limits(1_000_000, 1 << 40)
+    claims.window.default_limits = claims.window.limits
     taken = 0
     began = time.perf_counter()
     while taken < CLAIMS:
         page = list(claims.scan(log.now()))
         taken += len(page)
-        if len(claims.by_place) >= 512 or not page:
+        if not page:
             for claim in list(claims.by_place.values()):
                 claims.give_back(claim)
+                log.tables.forget(claim.seq)
     return taken / (time.perf_counter() - began)
