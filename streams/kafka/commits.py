@@ -1,16 +1,24 @@
-"""Commits being filled: hooks of one partition that become one record, and the partitions of one append.
+"""Commits being filled: hooks of one partition that become one record, the append they are of, and its partitions.
 
-Owns how many hooks a commit takes and what an append asks of each partition. It sends nothing.
+Owns how many hooks a commit takes, the answers of an append and what it asks of each partition. It sends nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
+from schemas.append import Answer, AnswerStatus, Submission
+from schemas.records import Held
 from streams.kafka.partitioning import Spread, partition_of_key
 from streams.kafka.topics import COMMIT_BYTES
 
 COMMIT_HOOKS = 256
+RETRY_AFTER_MS = 1000
+
+
+def unavailable(reason: str) -> Answer:
+    return Answer(AnswerStatus.STORE_UNAVAILABLE, retry_after_ms=RETRY_AFTER_MS, reason=reason)
 
 
 class Commit:
@@ -35,6 +43,28 @@ class Commit:
         self.entries.append((entry, body))
         self.places.append(place)
         self.size_bytes += len(entry) + len(body)
+
+
+class Append:
+    """One append: its answers as they come, how many commits are on their way, and why one was refused, if one was."""
+
+    __slots__ = ("answers", "done", "left", "refused", "submissions")
+
+    def __init__(self, submissions: Sequence[Submission], done: asyncio.Future[None]) -> None:
+        self.submissions = submissions
+        self.answers: list[Answer | None] = [None] * len(submissions)
+        self.left = 0
+        self.refused: str | None = None
+        self.done = done
+
+    def settle(self, commit: Commit, reason: str | None) -> None:
+        """Answer the hooks of a commit: stored, or refused for `reason`."""
+        self.refused = self.refused or reason
+        refused = None if reason is None else unavailable(reason)
+        for place in commit.places:
+            entry = self.submissions[place].entry
+            stored = AnswerStatus.QUARANTINED if isinstance(entry, Held) else AnswerStatus.ACCEPTED
+            self.answers[place] = refused or Answer(stored, entry.id)
 
 
 class Places:

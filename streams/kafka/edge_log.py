@@ -19,18 +19,16 @@ from functools import partial
 
 from ankusa.admission import Admission
 from ankusa.store.errors import StoreError
-from schemas.append import Answer, AnswerStatus, Submission
+from schemas.append import Answer, Submission
 from schemas.config import Config
 from schemas.records import Held, encode, encode_commit
-from streams.kafka.commits import Commit, Places
+from streams.kafka.commits import Append, Commit, Places, unavailable
 from streams.kafka.flow import STALL_S, Flow
 from streams.kafka.partitioning import Spread, routing_key
 from streams.kafka.producer import EdgeProducer
 from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.edge")
-
-RETRY_AFTER_MS = 1000
 
 PROBE_FRESH_S = 1.0
 """An acknowledgement this recent says that the log takes writes: no probe is written beside it."""
@@ -43,30 +41,6 @@ OPEN_RETRY_S = 0.25
 _NOT_CHECKED = "the topics are not checked yet"
 _NOT_OPEN = "no record is acknowledged yet"
 _SILENT = "the brokers do not answer"
-
-
-def _unavailable(reason: str) -> Answer:
-    return Answer(AnswerStatus.STORE_UNAVAILABLE, retry_after_ms=RETRY_AFTER_MS, reason=reason)
-
-
-class _Append:
-    """One append: its answers as they come, and how many commits are on their way."""
-
-    __slots__ = ("answers", "done", "left", "submissions")
-
-    def __init__(self, submissions: Sequence[Submission], done: asyncio.Future[None]) -> None:
-        self.submissions = submissions
-        self.answers: list[Answer | None] = [None] * len(submissions)
-        self.left = 0
-        self.done = done
-
-    def settle(self, commit: Commit, reason: str | None) -> None:
-        """Answer the hooks of a commit: stored, or refused for `reason`."""
-        refused = None if reason is None else _unavailable(reason)
-        for place in commit.places:
-            entry = self.submissions[place].entry
-            stored = AnswerStatus.QUARANTINED if isinstance(entry, Held) else AnswerStatus.ACCEPTED
-            self.answers[place] = refused or Answer(stored, entry.id)
 
 
 class KafkaEdgeLog:
@@ -125,23 +99,23 @@ class KafkaEdgeLog:
     async def append(self, submissions: Sequence[Submission], deadline_at: int) -> list[Answer]:
         refusing = self._refuses(deadline_at)
         if refusing is not None:
-            return [_unavailable(refusing)] * len(submissions)
-        append = _Append(submissions, self._loop.create_future())
+            return [unavailable(refusing)] * len(submissions)
+        append = Append(submissions, self._loop.create_future())
         for commit in self._commits(append):
             self._send(commit, append)
         if append.left:
             await append.done
-        return [answer or _unavailable("internal error") for answer in append.answers]
+        return [answer or unavailable("internal error") for answer in append.answers]
 
     async def probe(self) -> str | None:
         return self._refusing or await self._probe()
 
     async def _probe(self) -> str | None:
         now_s = self._loop.time()
-        if now_s - self._acked_s <= PROBE_FRESH_S:
-            return None
         if not self._whole.admits(now_s):
             return _SILENT
+        if now_s - self._acked_s <= PROBE_FRESH_S:
+            return None
         writable = await asyncio.to_thread(self._producer.writable, self._hooks, PROBE_S)
         if isinstance(writable, str):
             return writable
@@ -152,7 +126,7 @@ class KafkaEdgeLog:
 
     async def _write_nothing(self, partition: int) -> str | None:
         """A durable write without hooks: a commit of none, which a fold takes as it is."""
-        append = _Append((), self._loop.create_future())
+        append = Append((), self._loop.create_future())
         self._send(Commit(self._hooks, partition, None), append)
         if append.left:
             try:
@@ -160,7 +134,7 @@ class KafkaEdgeLog:
                     await asyncio.shield(append.done)
             except TimeoutError:
                 return _SILENT
-        return None if self._loop.time() - self._acked_s <= PROBE_FRESH_S else _SILENT
+        return append.refused
 
     # -- steps 1 to 4 -------------------------------------------------------
 
@@ -171,7 +145,7 @@ class KafkaEdgeLog:
             return "deadline passed before the commit"
         return None if self._whole.admits(self._loop.time()) else _SILENT
 
-    def _commits(self, append: _Append) -> list[Commit]:
+    def _commits(self, append: Append) -> list[Commit]:
         """The commits of an append, in order of their first hooks; what is refused is answered."""
         at = self._clock()
         commits: list[Commit] = []
@@ -182,7 +156,7 @@ class KafkaEdgeLog:
             topic = self._pen if isinstance(entry, Held) else self._hooks
             partition = places.find(topic, routing_key(entry, agreed=self._agreed(entry.source_id)))
             if partition is None:
-                append.answers[place] = _unavailable("the hook's partition does not answer")
+                append.answers[place] = unavailable("the hook's partition does not answer")
                 continue
             entry_bytes = encode(entry)
             size_bytes = len(entry_bytes) + len(submission.body)
@@ -205,7 +179,7 @@ class KafkaEdgeLog:
 
     # -- step 5 -------------------------------------------------------------
 
-    def _send(self, commit: Commit, append: _Append) -> None:
+    def _send(self, commit: Commit, append: Append) -> None:
         at = self._clock()
         value = encode_commit(at, commit.entries)
         delivered = partial(self._delivered, commit, append)
@@ -221,7 +195,7 @@ class KafkaEdgeLog:
         if self._watch is None:
             self._watch = self._loop.call_later(STALL_S, self._look)
 
-    def _delivered(self, commit: Commit, append: _Append, offset: int | None, reason: str) -> None:
+    def _delivered(self, commit: Commit, append: Append, offset: int | None, reason: str) -> None:
         now_s = self._loop.time()
         flow = self._flows[commit.topic, commit.partition]
         if offset is None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,44 @@ def start(home: Path, settings: Mapping[str, str] | None = None) -> brokers.Kafk
     """A broker of the jars, whose data is in `home`. Raises BrokerUnavailableError."""
     (port,) = brokers.free_ports(1)
     return brokers.Kafka(home, port, port, {**SETTINGS, **(settings or {})})
+
+
+@contextmanager
+def three(home: Path) -> Iterator[list[brokers.Kafka]]:
+    """Three brokers that are each other's controllers, each with its own data."""
+    ports, controllers = brokers.free_ports(6)[:3], brokers.free_ports(6)[3:]
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
+
+    def one(number: int) -> brokers.Kafka:
+        place = home / str(number)
+        place.mkdir(parents=True)
+        port = ports[number - 1]
+        listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controllers[number - 1]}"
+        settings = {
+            "node.id": str(number),
+            "controller.quorum.voters": voters,
+            "listeners": listeners,
+            "offsets.topic.replication.factor": "3",
+            "transaction.state.log.replication.factor": "3",
+            "transaction.state.log.min.isr": "2",
+        }
+        return brokers.Kafka(place, port, port, {**SETTINGS, **settings})
+
+    started: list[brokers.Kafka] = []
+    with ThreadPoolExecutor() as together:  # none is ready before most are there
+        starting = [together.submit(one, number) for number in (1, 2, 3)]
+    try:
+        started += [each.result() for each in starting if each.exception() is None]
+        for each in starting:
+            brokers.required(each.result)
+        yield started
+    finally:
+        for server in started:
+            server.stop()
+
+
+def addresses(servers: Sequence[brokers.Kafka]) -> tuple[str, ...]:
+    return tuple(map(address, servers))
 
 
 def address(server: brokers.Kafka) -> str:
