@@ -12,9 +12,16 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import accept, deliver, end_to_end, scan
+from tests.bench import accept, deliver, end_to_end, kafka_fold, lane, scan
 
-BENCHES = {"accept": accept.run, "deliver": deliver.run, "end_to_end": end_to_end.run, "scan": scan.run}
+BENCHES = {
+    "accept": accept.run,
+    "deliver": deliver.run,
+    "end_to_end": end_to_end.run,
+    "lane": lane.run,
+    "scan": scan.run,
+    "kafka_fold": kafka_fold.run,
+}
 
 
 def machine() -> str:
