@@ -73,8 +73,8 @@ class PartitionFold:
 
     @property
     def at(self) -> int:
-        """Log time of the last record, unix ms."""
-        return self._markers.last.at
+        """Log time: that of the latest record of any topic, unix ms."""
+        return self._markers.at
 
     @property
     def epoch(self) -> int:
@@ -137,11 +137,12 @@ class PartitionFold:
         for key, value in self.tables.database.items("log", b"", b"\xff"):
             yield keys.read_u64(key), decode_entries(value)
 
-    def sent(self, first: int, last: int, following: int) -> None:
-        """The changelog has the entries of turns `first` to `last`; `following` is the offset after them."""
+    def sent(self, first: int, last: int, following: int, at: int) -> None:
+        """The changelog has the entries of turns `first` to `last`, at `at` (unix ms); `following` is the offset after
+        them."""
         batch = self.tables.database.batch()
         handle = self.tables.database.handles["log"]
         for turn in range(first, last + 1):
             batch.delete(keys.u64(turn), handle)
-        put_state(self.tables, batch, ChangelogState(following, last, read_state(self.tables).owner))
+        put_state(self.tables, batch, ChangelogState(following, last, read_state(self.tables).owner, at))
         self.tables.database.write(batch)

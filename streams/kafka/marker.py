@@ -54,10 +54,16 @@ class Markers:
         return self._by_topic.get(topic, _NONE).offset
 
     def following(self, topic: Topic, offset: int, timestamp_ms: int) -> Marker:
-        """The marker of the next record. Log time never runs backwards, whatever clock gave the timestamp."""
-        assert offset > self.offset(topic)
-        last = self.last
-        return Marker(offset, max(timestamp_ms, last.at), last.turn + 1, last.epoch)
+        """The marker of the next record. A topic's log time never runs backwards, whatever clock gave the timestamp;
+        that of another topic is nothing to it, or when a row is due would hang on which was read first."""
+        before, last = self._by_topic.get(topic, _NONE), self.last
+        assert offset > before.offset
+        return Marker(offset, max(timestamp_ms, before.at), last.turn + 1, last.epoch)
+
+    @property
+    def at(self) -> int:
+        """The log time of the latest record of any topic, unix ms."""
+        return max((marker.at for marker in self._by_topic.values()), default=0)
 
     def folded(self, topic: Topic, marker: Marker) -> None:
         """The record of `marker` is in the store."""

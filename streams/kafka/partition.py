@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
 
+from ankusa.clock import now_ms
 from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
@@ -72,7 +73,7 @@ class Partition:
             raise
         partition = cls(number, fold, sender, opening.owner)
         turn = read_state(fold.tables).turn
-        sender.start(turn, owner_entry(turn, opening.owner), fold.sent)
+        sender.start(turn, owner_entry(turn, opening.owner), partition._sent)
         for unsent, entries in list(fold.unsent()):
             sender.add(unsent, entries, _nobody)
         return partition
@@ -98,6 +99,9 @@ class Partition:
         """Whether nobody else has owned the partition since it was opened, by the brokers' word."""
         return self.lost is None and await self.sender.probe(owner_entry(self.sender.turn, self.owner))
 
+    def _sent(self, first: int, last: int, following: int) -> None:
+        self.fold.sent(first, last, following, now_ms())
+
     def _lose(self, reason: str) -> None:
         if self.lost is None:
             self.lost = reason
@@ -119,7 +123,7 @@ def _restored(opening: Opening, number: int, sender: Sender, cancelled: Callable
     """Steps 1 and 2, in a thread."""
     began = time.monotonic()
     sender.fence(cancelled)
-    restore = Restore(opening.path(number), opening.open_tables)
+    restore = Restore(opening.path(number), opening.open_tables, now_ms())
     try:
         read_changelog(opening.config, number, restore, cancelled)
         fold = PartitionFold(number, restore.finish(opening.owner))

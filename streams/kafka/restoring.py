@@ -33,14 +33,20 @@ some forty bytes for each time that the partition changed hands."""
 
 _STATE = b"local/changelog"
 
+DAY_MS = 86_400_000
+STALE_MS = 6 * DAY_MS
+"""The changelog keeps tombstones for seven days (`topics.TOMBSTONE_KEEP_MS`): a store that was away for nearly as long
+is not read on."""
+
 
 class ChangelogState(Struct, frozen=True, array_like=True):
     """What a store knows of its changelog: the offset to read on from, the turn up to which the changelog has
-    everything, and the owner who wrote the tables last."""
+    everything, the owner who wrote the tables last, and when this was so (unix ms)."""
 
     offset: int = 0
     turn: int = 0
     owner: str = ""
+    at: int = 0
 
 
 class UnreadableChangelogError(StoreError):
@@ -69,9 +75,11 @@ class Restore:
     """One partition's restore. Give `take` the changelog from `start` on, then `finish`. For any thread, one at a
     time; nobody else may have the store open."""
 
-    def __init__(self, path: Path, open_tables: Callable[[Path], Tables]) -> None:
-        """Raises StoreError when the store cannot be opened. A damaged one is emptied: the changelog has it all."""
+    def __init__(self, path: Path, open_tables: Callable[[Path], Tables], at: int) -> None:
+        """`at` is now, unix ms. Raises StoreError when the store cannot be opened. One that is damaged, or was away for
+        so long that it may have missed what was deleted, is emptied: the changelog has it all."""
         self._path = path
+        self._at = at
         self._open_tables = open_tables
         try:
             self.tables = open_tables(path)
@@ -81,6 +89,9 @@ class Restore:
             self.tables = open_tables(path)
         self.applied = 0
         self._begin()
+        if self._state.offset > 0 and at - self._state.at > STALE_MS:
+            log.warning("event=store_stale path=%s days=%d", path, (at - self._state.at) // DAY_MS)
+            self.empty()
 
     def _begin(self) -> None:
         self._state = read_state(self.tables)
@@ -131,7 +142,7 @@ class Restore:
     def _apply(self, entries: Mapping[bytes, bytes | None], following: int) -> None:
         batch = self.tables.database.batch()
         applied = self.tables.apply(batch, put_entries(self.tables, batch, entries))
-        self._state = ChangelogState(following, self._sent_turn, self._state.owner)
+        self._state = ChangelogState(following, self._sent_turn, self._state.owner, self._at)
         put_state(self.tables, batch, self._state)
         self.tables.database.write(batch)
         applied.written()
@@ -150,7 +161,7 @@ class Restore:
         """The changelog was read to its end: `owner` goes on from here. Records that the tables hold and the changelog
         does not are left as unsent."""
         batch = self.tables.database.batch()
-        put_state(self.tables, batch, ChangelogState(self._next, self._sent_turn, owner))
+        put_state(self.tables, batch, ChangelogState(self._next, self._sent_turn, owner, self._at))
         for key in self.tables.database.keys("log", b"", keys.u64(self._sent_turn + 1)):
             batch.delete(key, self.tables.database.handles["log"])
         self.tables.database.write(batch)

@@ -87,13 +87,17 @@ def test_what_is_at_or_below_the_marker_is_skipped(partition: Partition) -> None
     assert partition.fold.figures.skipped == 1
 
 
-def test_log_time_never_runs_backwards_and_outlives_a_restart(partition: Partition) -> None:
+def test_log_time_never_runs_backwards_in_a_topic_and_outlives_a_restart(partition: Partition) -> None:
     partition.add(Topic.HOOKS, hooks("a"), at=AT + 50)
     partition.reopen()
     partition.add(Topic.HOOKS, hooks("b"), at=AT)
     row = partition.tables.row(partition.seq("b"), 0)
     assert row is not None
     assert (row.at, partition.fold.at) == (AT + 50, AT + 50)
+    partition.add(Topic.OUTCOMES, outcome(partition.seq("b"), OutcomeKind.DEAD), at=AT + 20)
+    row = partition.tables.row(partition.seq("b"), 0)
+    assert row is not None
+    assert (row.at, partition.fold.at) == (AT + 20, AT + 50)
 
 
 def test_a_revived_row_joins_its_lane_behind_hooks_of_a_greater_offset(partition: Partition) -> None:
@@ -122,7 +126,7 @@ def test_entries_hold_what_nothing_else_tells(partition: Partition) -> None:
 
 def test_entries_are_kept_until_they_are_sent(partition: Partition) -> None:
     folded = [partition.add(Topic.HOOKS, hooks(name)) for name in "abc"]
-    partition.fold.sent(1, 2, 100)
+    partition.fold.sent(1, 2, 100, AT)
     partition.reopen()
     assert list(partition.fold.unsent()) == [(3, list(folded[2].entries))]
 

@@ -1,0 +1,116 @@
+"""The Kafka host's fold: rows a second through a worker with its changelog, beside the same fold without Kafka.
+
+One broker, four partitions, all on this machine: the worker shares its cores with the broker. The records are the same
+in both: commits of 128 hooks, then outcomes of 128, which settle them. Target: 20,000 rows/s with the changelog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import uvloop
+
+from ankusa.store.memory import StoreMemory
+from ankusa.store.tables import Tables
+from schemas import records
+from schemas.records import Envelope, Outcome, OutcomeBatch, OutcomeKind, Topic
+from streams.kafka import places
+from streams.kafka.folding import PartitionFold
+from streams.kafka.worker import Worker
+from tests.bench.node import Folder
+from tests.kafka.cluster import address, start
+from tests.kafka.folding import Fleet, worker
+
+PARTITIONS = 4
+SIZE = 128
+ROWS = 200_000
+LARGE_ROWS = 1_000_000
+AT = 1_700_000_000_000
+BODY = b'{"order": 1234567, "state": "paid", "items": [1, 2, 3, 4], "note": "' + b"x" * 180 + b'"}'
+
+
+def run(arguments: argparse.Namespace) -> None:
+    rows = LARGE_ROWS if arguments.large else ROWS
+    commits = rows // SIZE
+    with Folder() as folder:
+        alone = _without_kafka(folder / "alone", commits)
+        (folder / "broker").mkdir()
+        broker = start(folder / "broker")
+        try:
+            fleet = Fleet(address(broker), partitions=PARTITIONS)
+            with_kafka = {}
+            for name, (topic, made) in RECORDS.items():
+                fleet.send(topic, made(commits))  # all of it before the worker starts: it has the cores
+                with_kafka[name] = uvloop.run(_with_kafka(fleet, folder / "worker", commits * SIZE))
+        finally:
+            broker.stop()
+    for name, rate in with_kafka.items():
+        print(f"{name}: {rate:,.0f} rows/s with Kafka and the changelog, {alone[name]:,.0f} without ", end="")
+        print(f"(ratio {rate / alone[name]:.2f})")
+
+
+def _hooks(commits: int) -> Iterator[tuple[int, bytes]]:
+    for commit in range(commits):
+        framed = []
+        for index in range(SIZE):
+            hook_id = f"{commit:030d}-{index:05d}"
+            envelope = Envelope(
+                hook_id, "orders", f"tenant-{index % 10}", AT, ("http",), (), "application/json", hook_id
+            )
+            framed.append((records.encode(envelope), BODY))
+        yield commit % PARTITIONS, records.encode_commit(AT, framed)
+
+
+def _outcomes(commits: int) -> Iterator[tuple[int, bytes]]:
+    for commit in range(commits):
+        number, offset = commit % PARTITIONS, commit // PARTITIONS
+        seqs = (records.seq_of(places.log_offset(number, offset), index) for index in range(SIZE))
+        items = tuple(Outcome(seq, 0, 0, OutcomeKind.DELIVERED, AT, AT, 1) for seq in seqs)
+        yield number, records.encode(OutcomeBatch(items))
+
+
+RECORDS: Mapping[str, tuple[Topic, Callable[[int], Iterator[tuple[int, bytes]]]]] = {
+    "commits": (Topic.HOOKS, _hooks),
+    "outcomes": (Topic.OUTCOMES, _outcomes),
+}
+
+
+def _without_kafka(folder: Path, commits: int) -> dict[str, float]:
+    memory = StoreMemory.shared(PARTITIONS)
+    tables = [Tables(folder / str(number), memory) for number in range(PARTITIONS)]
+    folds = [PartitionFold(number, store) for number, store in enumerate(tables)]
+    rates = {}
+    for name, (topic, made) in RECORDS.items():
+        values = list(made(commits))
+        began = time.perf_counter()
+        for place, (number, value) in enumerate(values):
+            folded = folds[number].fold(topic, place // PARTITIONS, AT, value)
+            folds[number].sent(folded.turn, folded.turn, 0, AT)
+        rates[name] = commits * SIZE / (time.perf_counter() - began)
+    for store in tables:
+        store.close()
+    return rates
+
+
+async def _with_kafka(fleet: Fleet, folder: Path, rows: int) -> float:
+    """Rows a second from the first that a worker folds to the last transaction of the changelog."""
+    async with worker(fleet, folder) as running:
+        began = None
+        while _rows(running) < rows or not _sent(running):
+            if began is None and _rows(running) > 0:
+                began = time.perf_counter()
+            await asyncio.sleep(0.005)
+        assert began is not None
+        return rows / (time.perf_counter() - began)
+
+
+def _rows(running: Worker) -> int:
+    return sum(partition.fold.figures.rows for partition in running.table.store.partitions.values())
+
+
+def _sent(running: Worker) -> bool:
+    return not any(partition.sender.waiting for partition in running.table.store.partitions.values())

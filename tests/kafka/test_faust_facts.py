@@ -1,0 +1,207 @@
+"""What a host on Faust needs to be correct: each of the things that broke one, on a real broker, looked into."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faust.tables.manager import TableManager
+from faust.tables.recovery import Recovery
+from faust.transport.drivers.aiokafka import Transport
+
+from ankusa.store.errors import StoreLockedError
+from ankusa.store.tables import Tables
+from schemas import records
+from schemas.records import Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Takeover, Topic
+from streams.kafka import places
+from streams.kafka.app import build_app
+from streams.kafka.record_fold import epoch_of
+from streams.kafka.recovery import BulkRecovery
+from streams.kafka.sender import Sender
+from streams.kafka.worker import Worker
+from tests.kafka.folding import Fleet, in_loop, until_async, worker
+from tests.unit.kafka.records import hooks
+from tests.unit.store.entries import AT
+
+
+class Gate:
+    """Holds transactions up until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._open = threading.Event()
+        self.arrived = threading.Event()
+        attempt = Sender._attempt
+
+        def held(sender: Sender, entries: Any) -> None:
+            self.arrived.set()
+            assert self._open.wait(120)
+            attempt(sender, entries)
+
+        monkeypatch.setattr(Sender, "_attempt", held)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def owned(running: Worker, count: int) -> None:
+    await until_async(lambda: len(running.owned.tables) == count, f"{count} partitions are owned")
+
+
+def folded(running: Worker, count: int) -> bool:
+    return sum(partition.fold.figures.records for partition in running.table.store.partitions.values()) >= count
+
+
+def committed(fleet: Fleet) -> int:
+    return sum(offset for offset, _ in fleet.committed().values())
+
+
+@in_loop
+async def test_an_event_is_acknowledged_when_its_entries_are_in_the_changelog(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faust's commit waits for nobody but Faust's own producer: the acknowledgement has to."""
+    fleet, gate = Fleet(broker, partitions=1), Gate(monkeypatch)
+    fleet.send(Topic.HOOKS, [(0, hooks(f"hook-{number}")) for number in range(20)])
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: folded(running, 20), "the hooks are folded")
+        await running.app.consumer.commit()
+        assert await asyncio.to_thread(committed, fleet) == 0
+        assert await asyncio.to_thread(fleet.read, fleet.names.changelog) == []
+        gate.open()
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(committed, fleet) < 20:
+                await asyncio.sleep(0.2)
+
+
+@in_loop
+async def test_a_late_delivery_report_touches_no_partition_that_has_gone(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, gate = Fleet(broker, partitions=1), Gate(monkeypatch)
+    fleet.send(Topic.HOOKS, [(0, hooks("hook"))])
+    monkeypatch.setattr("streams.kafka.partition.CLOSE_S", 0.1)
+    monkeypatch.setattr("streams.kafka.worker.REVOKED_S", 0.1)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(gate.arrived.is_set, "a transaction is under way")
+        partition = running.table.store.partitions[0]
+        path = partition.fold.tables.database.path
+        with pytest.raises(StoreLockedError):
+            Tables(path)
+        acknowledged = running.app.consumer._acked
+        await running.table.store._close([0])
+        taken_elsewhere = Tables(path)  # nothing keeps the lock
+        gate.open()
+        await asyncio.sleep(0)
+        await until_async(lambda: partition.sender._task is not None and partition.sender._task.done(), "it has ended")
+        assert not any(acknowledged.values())
+        taken_elsewhere.close()
+
+
+@in_loop
+async def test_the_streams_begin_when_the_restore_is_done_and_faust_reads_no_changelog(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(broker, partitions=2)
+    fleet.send(Topic.HOOKS, [(number % 2, hooks(f"hook-{number}")) for number in range(40)])
+    async with worker(fleet, tmp_path / "first") as first:
+        await until_async(lambda: folded(first, 40), "the hooks are folded")
+        await first.table.store.drained(30)
+    slurped = []
+    monkeypatch.setattr(Recovery, "flush_buffers", lambda self: slurped.extend(self.buffers.values()))
+    async with worker(fleet, tmp_path / "second") as second:
+        await owned(second, 2)
+        assert isinstance(second.app.tables.recovery, BulkRecovery)
+        assert sum(tables.counts.total()[0] for tables in second.owned.tables.values()) == 40
+        assert all(partition.fold.turn >= 20 for partition in second.table.store.partitions.values())
+        assert not any(slurped)
+        changelog = fleet.names.changelog
+        assert {tp.topic for tp in second.app.consumer._paused_partitions} == {changelog}
+
+
+@in_loop
+async def test_a_page_of_an_owner_of_before_is_refused_in_the_fold(broker: str, tmp_path: Path) -> None:
+    fleet = Fleet(broker, partitions=1)
+    seq = records.seq_of(places.log_offset(0, 0), 0)
+    job = Job(
+        id="job-1",
+        kind="dead_letters",
+        state=JobState.RUNNING,
+        filter={},
+        rate=10,
+        max_lag_ms=1000,
+        created_at=AT,
+        updated_at=AT,
+    )
+    fleet.send(Topic.HOOKS, [(0, hooks("hook"))])
+    fleet.send(Topic.REPLAYS, [(0, records.encode(JobStart(job)))])
+    dead = OutcomeBatch((Outcome(seq, 0, 0, OutcomeKind.DEAD, AT, AT, 1),))
+    async with worker(fleet, tmp_path) as running:
+        await owned(running, 1)
+        tables, fold = running.owned.tables[0], running.owned.folds[0]
+        await until_async(lambda: tables.row(seq, 0) is not None and tables.job("job-1") is not None, "they are there")
+        mine = fold.epoch
+        assert mine >= epoch_of(0)
+        fleet.send(Topic.OUTCOMES, [(0, records.encode(dead))])
+        fleet.send(Topic.OUTCOMES, [(0, records.encode(Takeover("a later owner", AT)))])
+        page = Page("job-1", AT, b"cursor", 1, 0, (Revival(seq, 0, 1),), epoch=mine)
+        fleet.send(Topic.OUTCOMES, [(0, records.encode(page))])
+        await until_async(lambda: fold.figures.refused_pages == 1, "the page is refused")
+        kept, row = tables.job("job-1"), tables.row(seq, 0)
+        assert kept is not None
+        assert row is not None
+        assert (kept.cursor, kept.moved, row.state) == (None, 0, records.RowState.DEAD)
+
+
+def test_standbys_are_off(broker: str, tmp_path: Path) -> None:
+    """Faust's own follow a changelog record by record, and there is one by default."""
+    app = build_app(Fleet(broker).config)
+    assert app.conf.table_standby_replicas == 0
+    assert app.conf.processing_guarantee.value == "at_least_once"
+
+
+def test_the_transport_is_aiokafka(broker: str) -> None:
+    """Others have come and gone; one of them ran and processed nothing."""
+    app = build_app(Fleet(broker).config)
+    assert isinstance(app.transport, Transport)
+
+
+PRIVATE = {
+    TableManager: {"_recovery": None, "recovery": None, "_changelogs": None},
+    Recovery: {
+        "need_recovery": "(self) -> bool",
+        "on_recovery_completed": "(self, generation_id: int = 0) -> None",
+        "_build_highwaters": "(self, consumer, tps, destination, title)",
+        "_build_offsets": "(self, consumer, tps, destination, title)",
+        "_seek_offsets": "(self, consumer, tps, offsets, title)",
+        "flush_buffers": "(self) -> None",
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in PRIVATE.items() for name in names])
+def test_what_is_overridden_is_in_the_installed_faust(kind: type, name: str) -> None:
+    """An upgrade that moves one of these must say so here, not in production."""
+    assert name in {*vars(kind), *getattr(kind, "__annotations__", {})}, f"{kind.__name__}.{name}"
+    signature = PRIVATE[kind][name]
+    if signature is not None:
+        wanted = [part.split(":")[0].strip() for part in signature[1 : signature.index(")")].split(",")]
+        assert list(inspect.signature(getattr(kind, name)).parameters) == wanted
+
+
+def test_recovery_calls_what_is_overridden_in_this_order() -> None:
+    """`need_recovery` is asked after the offsets are built, and completion is awaited without a time limit."""
+    source = inspect.getsource(Recovery._restart_recovery)
+    places_ = [source.index(f"self.{name}") for name in ("_build_highwaters", "_build_offsets", "_seek_offsets")]
+    assert places_ == sorted(places_)
+    assert "await self._wait(T(self.on_recovery_completed)(generation_id))" in source
+    assert "if self.need_recovery():" in source
+
+
+def test_faust_is_the_version_this_was_written_for() -> None:
+    import faust
+
+    assert faust.__version__ == "0.15.3"
