@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ankusa.core import breaker as core
-from ankusa.core.breaker import BreakerEvent, BreakerSettings, Phase
+from ankusa.core.breaker import BreakerEvent, BreakerSettings, Phase, Verdict
+from ankusa.dispatch.breakers import Breakers
+from schemas.config import Dispatch
 from schemas.records import Breaker, BreakerState
 
 SETTINGS = BreakerSettings(5, 30_000, 300_000)
@@ -59,3 +64,53 @@ def test_switched_off_an_open_breaker_closes_at_the_next_result() -> None:
     opened = Breaker(BreakerState.OPEN, 0, 3, 9_000_000, 1)
     assert core.resulted(opened, alive=False, probe=False, at=7, settings=off) == Breaker(at=7)
     assert core.resulted(core.NEW, alive=False, probe=False, at=7, settings=off) is core.NEW
+
+
+KEY, AT = "a/s/0/http", 1_700_000_000_000
+SWITCH = Dispatch(breaker_failures=2, breaker_open_ms=1000, breaker_max_open_ms=4000)
+
+
+def in_phase(phase: Phase, failures: int = 0) -> Breakers:
+    """A node's breakers whose one key is in `phase` at AT, brought there by events."""
+    breakers = Breakers({}, SWITCH)
+    if phase is Phase.CLOSED:
+        for _ in range(failures):
+            breakers.resulted(KEY, AT, alive=False, probe=False)
+        return breakers
+    opened_at = AT if phase is Phase.OPEN else AT - 1000
+    for _ in range(SWITCH.breaker_failures):
+        breakers.resulted(KEY, opened_at, alive=False, probe=False)
+    if phase is Phase.PROBING:
+        assert breakers.verdict(KEY, AT) is Verdict.PROBE
+    return breakers
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+@pytest.mark.parametrize(("phase", "event"), list(product(Phase, BreakerEvent)))
+def test_every_event_in_every_phase_lands_where_the_table_says(
+    phase: Phase, event: BreakerEvent, failures: int
+) -> None:
+    breakers = in_phase(phase, failures)
+    assert breakers.phase(KEY, AT) is phase
+    if event is BreakerEvent.CLAIM:
+        assert breakers.verdict(KEY, AT) is core.VERDICTS[phase]
+    elif event is BreakerEvent.PROBE_LOST:
+        breakers.probe_lost(KEY)
+    else:
+        breakers.resulted(KEY, AT, alive=event is BreakerEvent.ALIVE, probe=phase is Phase.PROBING)
+    expected = core.MOVES.get((phase, event), phase)  # a lost probe of nobody's changes nothing
+    if (phase, event, failures) == (Phase.CLOSED, BreakerEvent.FAILED, SWITCH.breaker_failures - 1):
+        expected = Phase.OPEN  # the one too many
+    assert breakers.phase(KEY, AT) is expected
+
+
+@pytest.mark.parametrize(("phase", "event"), list(product(Phase, BreakerEvent)))
+def test_what_a_restart_finds_is_the_same_but_for_the_probe(phase: Phase, event: BreakerEvent) -> None:
+    """Folded from what it publishes: open stays open, and a probe that died with its process leaves it half-open."""
+    breakers = in_phase(phase)
+    if event in (BreakerEvent.ALIVE, BreakerEvent.FAILED):
+        breakers.resulted(KEY, AT, alive=event is BreakerEvent.ALIVE, probe=phase is Phase.PROBING)
+    stored = {move.key: move.breaker for move in breakers.take_moves(AT)}
+    after = breakers.phase(KEY, AT)
+    found = Breakers(stored, SWITCH).phase(KEY, AT)
+    assert found is (Phase.HALF_OPEN if after is Phase.PROBING else after)

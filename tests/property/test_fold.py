@@ -1,7 +1,7 @@
 """Any sequence of records keeps the tables whole, and folding the log again makes the same tables.
 
-Commits, outcomes (stale, doubled and impossible ones too), replay pages, commands, lanes and restarts, in any order,
-on a real local log.
+Commits, outcomes (stale, doubled and impossible ones too), replay pages, commands, lanes, breakers, check-ins, set-up
+changes and restarts, in any order, on a real local log.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ankusa.core.fold import Accepted
+from ankusa.dispatch.breakers import Breakers
 from ankusa.store import keys
 from schemas import records
+from schemas.config import Dispatch
 from schemas.records import (
     Breaker,
     BreakerMove,
     BreakerState,
+    Change,
+    ChangeAction,
+    ChangeKind,
+    CheckIn,
     Envelope,
     ErrorClass,
     Held,
+    IpRulesChange,
     Job,
     JobDrop,
     JobPatch,
@@ -41,9 +48,12 @@ from schemas.records import (
     PenEntry,
     Purge,
     Revival,
+    RouteChange,
     Row,
     RowState,
+    SourceChange,
 )
+from schemas.routes import IpRules, Route
 from streams.local.log import LocalLog
 from tests.property.refold import content, refold
 
@@ -53,6 +63,7 @@ LANES = (None, None, "k", "l")
 KEYS = (None, None, "evt-1", "evt-2")
 HOOK = st.tuples(st.sampled_from(TENANTS), st.integers(0, 2), st.sampled_from(LANES), st.sampled_from(KEYS))
 KINDS = st.sampled_from(OutcomeKind)
+BREAKER = Dispatch(breaker_failures=2, breaker_open_ms=500, breaker_max_open_ms=1000)
 
 
 class FoldMachine(RuleBasedStateMachine):
@@ -188,6 +199,46 @@ class FoldMachine(RuleBasedStateMachine):
     def heal(self) -> None:
         lanes = tuple(sorted({row.lane for row in self.rows().values() if row.lane is not None}))
         self._publish(LaneHeal(lanes))
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def check_in(self, data: st.DataObject) -> None:
+        """Of hooks that are there, that are not, or that were checked in before."""
+        self.number += 1
+        seqs = data.draw(st.lists(st.sampled_from(sorted({seq for seq, _ in self.seen})), min_size=1, unique=True))
+        self.run(self.log.check_in(CheckIn("a", f"pack-{self.number}", self.at, tuple(seqs))))
+
+    @rule(name=st.sampled_from("xy"), deleted=st.booleans(), told=st.booleans())
+    def source(self, name: str, deleted: bool, told: bool) -> None:
+        change = SourceChange(f"a.{name}", "a", name, self.at, self.at, None if deleted else b"spec-%d" % self.at)
+        action = ChangeAction.DELETED if deleted else ChangeAction.UPDATED
+        audit = Change(ChangeKind.SOURCE, f"a.{name}", action, self.at, b"{}")
+        self.run(self.log.change(change, audit if told else None))
+
+    @rule(name=st.sampled_from("xy"), deleted=st.booleans())
+    def route(self, name: str, deleted: bool) -> None:
+        made = Route(name, f"/{name}", ("POST",), True, (), {}, self.at, self.at)
+        self.run(self.log.change(RouteChange(name, self.at, None if deleted else made), None))
+
+    @rule(default=st.sampled_from(["allow", "deny"]))
+    def ip_rules(self, default: Any) -> None:
+        self.run(self.log.change(IpRulesChange(self.at, IpRules(default)), None))
+
+    @rule(
+        key=st.sampled_from(["a/orders/0/http", "ab/orders/1/http"]),
+        results=st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 400)), min_size=1, max_size=8),
+    )
+    def attempts_at_a_sink(self, key: str, results: list[tuple[bool, bool, int]]) -> None:
+        """What their results make of its breaker, as a dispatcher publishes it: each in a record of its own."""
+        breakers = Breakers(self.log.tables.breakers(), BREAKER)
+        for alive, probe, ms in results:
+            self.at += ms
+            breakers.resulted(key, self.at, alive=alive, probe=probe)
+            moves = breakers.take_moves(self.at)
+            if moves:
+                self._publish(OutcomeBatch((), moves))
+        stored = self.log.tables.breakers()
+        assert breakers.phase(key, self.at) is Breakers(stored, BREAKER).phase(key, self.at)
 
     @rule()
     def hold(self) -> None:
