@@ -189,8 +189,7 @@ def _hang(five: Five, asked: list[int], until: list[int]) -> Stage:
     poll("five probes", lambda: all(now > then for now, then in zip(five.counts(), asked, strict=True)), LONG_S)
     probes = [sink.asked[count][1] for sink, count in zip(five.sinks, asked, strict=True)]
     waiting = next(hook_id for hook_id in five.ids if hook_id not in probes)
-    parked = _parks(five.node, waiting)
-    poll("rows parked beside a probe, twice", lambda: _parks(five.node, waiting) >= parked + 2)
+    poll("a row parked beside a probe, twice", lambda: _parks(five.node, waiting, min(until)) >= 2)
     stage = five.stage("the probe after a kill, hangs", asked, until)
     five.unrecorded.update(probes)
     return stage
@@ -214,8 +213,9 @@ def _come_back(five: Five, asked: list[int], until: list[int]) -> Stage:
     return five.stage("the probe answered 410 by one, 200 by four", asked, until, PROBE_ANSWER_MS)
 
 
-def _parks(node: Node, hook_id: str) -> int:
-    return sum(line["outcome"] == "parked" for line in node.get(f"/v1/hooks/{hook_id}")["attempts"])
+def _parks(node: Node, hook_id: str, since: int) -> int:
+    lines = node.get(f"/v1/hooks/{hook_id}")["attempts"]
+    return sum(line["outcome"] == "parked" and line["at"] >= since for line in lines)
 
 
 def main() -> int:
