@@ -1,7 +1,7 @@
 """A node under anything at once: moody sinks, crashes, stops, a refusing store, a silent source store, new limits.
 
 Whatever happened, when it is over every row has been delivered or is dead, counted and found; a lane's hooks went one
-at a time and in order.
+at a time and in order; and folding the node's log again makes the tables that it has.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ankusa.sinks.contract import Delivery, Failed, Ok
 from schemas.records import RowState
 from tests.contract.embedded import EmbeddedHost
 from tests.contract.host import Hook
+from tests.property.refold import content, refold
 
 ANSWERS: dict[str, Any] = {
     "ok": Ok(),
@@ -74,7 +75,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.sinks = {"plain": [MoodySink("http"), MoodySink("log")], "lane": [MoodySink("http")]}
         self.hooks: list[tuple[str, str]] = []
         self.lane_of: dict[str, str] = {}
-        self.refusing = False
+        self.refusing = self.refused = False
 
     @initialize()
     def start(self) -> None:
@@ -145,7 +146,7 @@ class NodeMachine(RuleBasedStateMachine):
                 self.host.refuse_writes_after_taking_them()
             else:
                 self.host.refuse_writes(True)
-            self.refusing = True
+            self.refusing = self.refused = True
 
     @precondition(lambda self: self.refusing)
     @rule()
@@ -219,6 +220,17 @@ class NodeMachine(RuleBasedStateMachine):
         used = self.host.dispatcher.claims.window.used
         assert (used.rows, used.size_bytes) == (0, 0)
         assert self.host.dispatcher.slots.running == self.host.dispatcher.slots.waiting == 0
+        if not self.refused:  # what a store has taken back is in no record
+            self.a_refold_is_the_same()
+
+    def a_refold_is_the_same(self) -> None:
+        again = refold(self.host.log, self.folder / "again")
+        try:
+            live, folded = content(self.host.log.tables), content(again)
+        finally:
+            again.close()
+        for family, entries in live.items():
+            assert folded[family] == entries, family
 
 
 TestNode = NodeMachine.TestCase
