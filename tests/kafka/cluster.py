@@ -1,12 +1,11 @@
 """A real broker for the tests of the Kafka host, and what they share: a configuration on it, and an independent reader.
 
-The broker is a container where a Docker daemon answers and testcontainers is installed, else the jars that
+The broker is a container where a Docker daemon answers and can run one, else the jars that
 `tests/support/install_brokers.sh` fetched. Tests that kill a broker need one of their own: `brokers.Kafka`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import time
@@ -21,10 +20,10 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
 from schemas.config import Config, Http, Kafka, LogSettings, Node, Sink, Source, Verify
+from tests.kafka import container
 from tests.support import brokers
 
 READ_S = 20.0
-IMAGE = "apache/kafka:3.9.1"
 SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.backoff.ms": "500"}
 
 _numbers = itertools.count()
@@ -33,17 +32,19 @@ _numbers = itertools.count()
 @contextmanager
 def running(home: Path) -> Iterator[str]:
     """A broker; its address."""
-    if _docker_answers():
-        from testcontainers.kafka import KafkaContainer
-
-        with KafkaContainer(IMAGE).with_kraft() as container:
-            yield container.get_bootstrap_server()
-    else:
-        server = brokers.required(lambda: start(home))
+    in_container = container.start() if container.answers() else None
+    if in_container is not None:
+        started, where = in_container
         try:
-            yield address(server)
+            yield where
         finally:
-            server.stop()
+            started.stop()
+        return
+    server = brokers.required(lambda: start(home))
+    try:
+        yield address(server)
+    finally:
+        server.stop()
 
 
 def start(home: Path, settings: Mapping[str, str] | None = None) -> brokers.Kafka:
@@ -136,15 +137,3 @@ def _partitions(consumer: KafkaConsumer, topic: str) -> Sequence[int]:
     while not (found := consumer.partitions_for_topic(topic)):
         assert time.monotonic() < deadline, f"{topic} is not there"
     return sorted(found)
-
-
-def _docker_answers() -> bool:
-    if importlib.util.find_spec("testcontainers") is None:
-        return False
-    import docker
-
-    try:
-        docker.from_env(timeout=5).ping()
-    except docker.errors.DockerException:
-        return False
-    return True
