@@ -27,7 +27,7 @@ def test_the_window_bounds_how_many_wait(start: Start) -> None:
     host.source("orders", sink)
     host.commit(hooks(300))
     host.advance(500)
-    assert sink.most_running == 50
+    assert sink.most_running == 47  # the last three are for another tenant
 
 
 def test_each_attempt_times_out_on_its_own(start: Start) -> None:
