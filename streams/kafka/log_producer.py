@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ankusa.store.errors import StoreError
 from schemas.config import Kafka
-from streams.kafka.clients import client_settings
+from streams.kafka.clients import client_log, client_settings
 from streams.kafka.topics import OUTCOMES_BYTES
 
 log = logging.getLogger("ankusa.kafka")
@@ -46,7 +46,7 @@ def open_producer(kafka: Kafka) -> Producer:
         "message.max.bytes": OUTCOMES_BYTES + (1 << 20),
         "compression.type": "none",  # the group's consumer reads nothing but gzip without more libraries
     }
-    return Producer(settings, logger=log)
+    return Producer(settings, logger=client_log)
 
 
 class LogProducer:

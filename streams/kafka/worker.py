@@ -32,6 +32,7 @@ from schemas.records import Takeover
 from streams.edge import CONFIG_EXIT, Stop
 from streams.kafka.agents import add_agents
 from streams.kafka.app import build_app, build_table, folded_topics
+from streams.kafka.clients import OncePerKind
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
@@ -51,6 +52,11 @@ AGAIN_S = 1.0
 QUIET = ("faust", "mode", "aiokafka", "streams.kafka")
 """Loggers of Faust and its parts, which name those after the module of a subclass: what they tell at `info` is for
 those who work on them."""
+
+REPEATING = (
+    "aiokafka",
+    *(f"aiokafka.{name}" for name in ("client", "conn", "consumer.group_coordinator", "consumer.fetcher")),
+)
 
 FAILED_EXIT = 1
 
@@ -147,10 +153,13 @@ class Worker:
 
 
 def quiet_faust(config: Config) -> None:
-    """Keep Faust's own progress out of the log, unless `log.level` is `debug`."""
+    """Keep Faust's own progress out of the log, unless `log.level` is `debug`, and its tries at a broker that is away
+    to one line of a kind a minute."""
     if config.log.level != "debug":
         for name in QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
+        for name in REPEATING:
+            logging.getLogger(name).addFilter(OncePerKind())
 
 
 async def run(config: Config, parent: int) -> int:

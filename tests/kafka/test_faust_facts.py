@@ -27,6 +27,9 @@ from tests.kafka.folding import Fleet, in_loop, until_async, worker
 from tests.unit.kafka.records import hooks
 from tests.unit.store.entries import AT
 
+# The event loop of Faust's consumer thread is left to the collector, with its sockets.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+
 
 class Gate:
     """Holds transactions up until it is opened."""
@@ -194,7 +197,7 @@ def test_what_is_overridden_is_in_the_installed_faust(kind: type, name: str) -> 
 
 def test_recovery_calls_what_is_overridden_in_this_order() -> None:
     """`need_recovery` is asked after the offsets are built, and completion is awaited without a time limit."""
-    source = inspect.getsource(Recovery._restart_recovery)
+    source = inspect.getsource(Recovery._restart_recovery.fun)
     places_ = [source.index(f"self.{name}") for name in ("_build_highwaters", "_build_offsets", "_seek_offsets")]
     assert places_ == sorted(places_)
     assert "await self._wait(T(self.on_recovery_completed)(generation_id))" in source
