@@ -4,8 +4,11 @@ Round-robin over tenants, then over the tenant's sink keys with work; live rows 
 attempts, each tenant's, each sink key's. Replayed rows leave a quarter of the slots, of each tenant's and of each sink
 key's cap alone, so that a live hook never waits for a replayed one to end. Owns the order; never runs anything.
 
+A tenant may have fifteen times the slots that are free, so one whose sinks all hang leaves some for the others.
+
 Every operation is O(1) in waiting rows, tenants and sink keys: a turn holds only what may start, and a tenant
-or sink key at its cap is out of it until one of its attempts ends.
+or sink key at its cap is out of it until one of its attempts ends. Of tenants that have more than their part of what is
+free there is at most one for sixteen slots.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from msgspec import Struct
+
+from ankusa.core.window import FREE_SHARE
 
 Item = TypeVar("Item")
 
@@ -62,11 +67,12 @@ class _Line(Generic[Item]):
         elif tenant_id in self.tenants:
             del self.tenants[tenant_id]
 
-    def pop(self) -> tuple[str, str, Item] | None:
-        """The first row of the tenant and sink key whose turn it is; both go to the back."""
-        if not self.tenants:
+    def pop(self, may_have: Callable[[str], bool]) -> tuple[str, str, Item] | None:
+        """The first row of the tenant and sink key whose turn it is; both go to the back. A tenant that may not have
+        what is free is passed over."""
+        tenant_id = next((tenant_id for tenant_id in self.tenants if may_have(tenant_id)), None)
+        if tenant_id is None:
             return None
-        tenant_id = next(iter(self.tenants))
         keys = self.keys[tenant_id]
         key = next(iter(keys))
         queue = self.queues[key]
@@ -116,10 +122,10 @@ class Slots(Generic[Item]):
         """The row to start now, counted as running; None when nothing may start."""
         if self.running >= self.caps.total:
             return None
-        taken = self._live.pop()
+        taken = self._live.pop(self._may_have)
         replayed = taken is None
         if taken is None and self.replays_running < replay_share(self.caps.total):
-            taken = self._replayed.pop()
+            taken = self._replayed.pop(self._may_have)
         if taken is None:
             return None
         tenant_id, key, item = taken
@@ -190,6 +196,10 @@ class Slots(Generic[Item]):
 
     def running_by_sink(self) -> dict[str, int]:
         return dict(self._by_sink)
+
+    def _may_have(self, tenant_id: str) -> bool:
+        """Whether a tenant leaves others something of the free slots, as it does of the window."""
+        return self._by_tenant.get(tenant_id, 0) <= FREE_SHARE * (self.caps.total - self.running)
 
     def _count(self, tenant_id: str, key: str, change: int, *, replayed: bool) -> None:
         self.running += change

@@ -48,6 +48,19 @@ def test_without_caps_a_hung_sink_key_has_its_share_of_the_slots_and_no_more(sta
     assert hung.most_running == 8
 
 
+def test_a_tenant_with_many_hung_sinks_leaves_slots_although_nothing_caps_it(start: Start) -> None:
+    host = start(concurrency=32, sink_concurrency=8)
+    hung, well = [ScriptedSink(hang) for _ in range(10)], ScriptedSink(slow(5))
+    host.source("bad", *hung)
+    host.source("orders", well)
+    host.commit(hooks(50, prefix="a", tenant_id="a", source_id="bad", sinks=("http",) * 10))
+    host.settle()
+    assert sum(sink.running for sink in hung) == 31
+    host.commit(hooks(100, prefix="b", tenant_id="b"))
+    host.advance(1000)
+    assert len(well.got) == 100
+
+
 def test_slots_go_round_over_tenants_whatever_their_backlog(start: Start) -> None:
     host = start(concurrency=6, sink_concurrency=None)
     sink = ScriptedSink(slow(100))

@@ -182,3 +182,27 @@ def test_a_drain_takes_everything_that_waits() -> None:
     assert sorted([started, *slots.drain()], key=str) == [str(number) for number in range(5)]
     assert slots.next() is None
     assert slots.waiting == 0
+
+
+def test_a_tenant_whose_sinks_all_hang_leaves_slots_for_whoever_comes() -> None:
+    slots: Slots[str] = Slots(Caps(32, 8, {}, 32))
+    for sink in range(10):
+        for number in range(50):
+            slots.offer("a", f"a/{sink}", f"a{sink}-{number}", replayed=number % 2 == 1)
+    assert len(run_all(slots)) == 31
+    for number in range(100):
+        slots.offer("b", "b/k", f"b{number}", replayed=False)
+    for number in range(100):
+        assert run_all(slots) == [f"b{number}"]
+        slots.done("b", "b/k", replayed=False)
+    assert run_all(slots) == []
+    slots.done("a", "a/0", replayed=False)
+    assert len(run_all(slots)) == 1
+
+
+def test_a_few_slots_are_one_tenants_to_take() -> None:
+    for total in range(1, 17):
+        slots: Slots[str] = Slots(Caps(total, None, {}, total))
+        for number in range(20):
+            slots.offer("a", "a/k", str(number), replayed=False)
+        assert len(run_all(slots)) == total
