@@ -1,5 +1,5 @@
-"""The services of a worker, beside its fold: dispatcher, lane sweep, and what they need of sources, sinks and the claim
-check. They read tables, act, and publish; they never write a table, and no fold ever waits for them.
+"""The services of a worker, beside its fold: dispatcher, replayers, lane sweep, and what they need of sources, sinks
+and the claim check. They read tables, act, and publish; they never write a table, and no fold ever waits for them.
 
 Owns the building, the order of starting and stopping, and reloads; decides nothing about a hook. Who owns which
 partition is told by `OwnedPartitions`, which each service follows.
@@ -17,6 +17,7 @@ from ankusa.clock import SteadyClock, jitter, now_ms, unguessable
 from ankusa.config import reloadable_changes
 from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
+from ankusa.replay.operator import Operator
 from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.connections import Destinations
 from ankusa.sinks.contract import SinkClient
@@ -34,6 +35,8 @@ from streams.kafka.hook_reader import HookReader
 from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.log_producer import LogProducer
 from streams.kafka.owned import OwnedPartitions
+from streams.kafka.replay_host import NodeReplays
+from streams.kafka.replaying import Replaying
 from streams.kafka.source_feed import SourceFeed
 from streams.kafka.topics import TopicNames
 
@@ -59,6 +62,9 @@ class Services:
         self.dispatcher = Dispatcher(self.host, self.sources, config.dispatch, self.fleet.now, jitter, check_ins)
         self.delivery = Delivery(self.fleet, self.host, self.dispatcher)
         self.healing = LaneHealing(self.fleet)
+        self.replaying = Replaying(self.fleet, self.dispatcher.pressure)
+        node_replays = NodeReplays(self.fleet, config.kafka.partitions, self.dispatcher.pressure)
+        self.replays = Operator(node_replays, self.replaying.wake)
         self.feed: SourceFeed | None = None
         self._owned = owned
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,7 +81,8 @@ class Services:
         self._tasks.append(asyncio.get_running_loop().create_task(self.healing.run_for_ever()))
 
     def _follow(self) -> None:
-        self.delivery.start(self._owned)
+        self.delivery.start(self._owned)  # first: the fleet log learns of partitions here
+        self.replaying.start(self._owned)
         self._owned.on_revoked(self.healing.remove)
         self._owned.on_assigned(self._assigned)
 
@@ -135,6 +142,7 @@ class Services:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.replaying.stop()
         await self.dispatcher.stop(GRACE_MS)
         await self.reader.close()
         for task in self._closing:

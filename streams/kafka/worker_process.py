@@ -16,14 +16,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvloop
+from fastapi import FastAPI
 
 from ankusa import logs
 from ankusa.config import ConfigError, load
 from ankusa.edge.parent import signal_on_parent_death
 from ankusa.supervisor import FATAL_EXIT
+from api.admin import build_admin_app
+from api.auth import Tokens
+from api.serving import Listener, bind, serve
 from schemas.config import Config
 from streams.edge import CONFIG_EXIT, Stop
 from streams.kafka.log_producer import LogProducer, open_producer
+from streams.kafka.operations import KafkaOperations
 from streams.kafka.services import Services
 from streams.kafka.topic_admin import topics_fit
 from streams.kafka.worker import Worker, quiet_faust
@@ -45,16 +50,25 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
     producer = LogProducer(lambda: open_producer(config.kafka))
     worker = Worker(config, producer)
     services = Services(config, worker.owned, producer)
+    try:
+        app, admin = await _admin(services)
+    except OSError as error:
+        log.critical("event=listen_failed reason=%s", error.strerror)
+        await services.stop()
+        await producer.close()
+        return FAILED_EXIT
     services.start()
     worker.start()
     log.info("event=worker_started owner=%s partitions=%d", worker.owner, config.kafka.partitions)
-    reloads = loop.create_task(_reloads(services, stop, config_path, env))
+    reloads = loop.create_task(_reloads(services, app.state.tokens, stop, config_path, env))
     ends = [loop.create_task(_failed(worker))]
     if services.feed is not None:
         ends.append(loop.create_task(_unreadable(services)))
     status = await stop.wait(*ends)
     log.info("event=worker_stopping status=%d", status)
     reloads.cancel()
+    if admin is not None:
+        await admin.close()
     await services.stop()
     await worker.stop()
     await producer.close()
@@ -65,6 +79,26 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
 
 async def _checked(config: Config) -> int:
     return 0 if await topics_fit(config) else FATAL_EXIT
+
+
+async def _admin(services: Services) -> tuple[FastAPI, Listener | None]:
+    """The admin API and, where it is on, its listener. Raises OSError naming the address."""
+    config = services.config
+    app = build_admin_app(KafkaOperations(services), config.admin.tokens)
+    if not config.admin.enabled:
+        return app, None
+    ip, port = config.admin.ip, config.admin.port
+    if not config.admin.tokens:
+        log.warning(
+            "event=admin_open address=%s:%d reason=no admin.tokens: whoever reaches it may do anything", ip, port
+        )
+    try:
+        bound = bind(ip, port)
+    except OSError as error:
+        raise OSError(error.errno, f"admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
+    listener = await serve(app, bound)
+    log.info("event=listening listener=admin address=%s:%d", ip, listener.port)
+    return app, listener
 
 
 async def _failed(worker: Worker) -> int:
@@ -79,13 +113,17 @@ async def _unreadable(services: Services) -> int:
     return FATAL_EXIT
 
 
-async def _reloads(services: Services, stop: Stop, config_path: str | None, env: Mapping[str, str]) -> None:
+async def _reloads(
+    services: Services, tokens: Tokens, stop: Stop, config_path: str | None, env: Mapping[str, str]
+) -> None:
     """At each SIGHUP read the file again, beside the loop. A broken one changes nothing and says why."""
     while True:
         await stop.reload.wait()
         stop.reload.clear()
         try:
-            services.reload(await asyncio.to_thread(load, config_path, env))
+            config = await asyncio.to_thread(load, config_path, env)
+            services.reload(config)
+            tokens.reconfigure(config.admin.tokens)
         except ConfigError as error:
             log.error("event=reload_refused reason=%s", error)
         except Exception:

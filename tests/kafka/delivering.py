@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ankusa.demo.ask import ask
 from schemas.config import Sink, Source, Verify
 from tests.kafka.folding import DEADLINE_S, Fleet, WorkerProcess, until
 from tests.kafka.nodes import Served, serving
@@ -22,7 +23,7 @@ def delivering_fleet(broker: str, partitions: int = 4) -> Fleet:
     return Fleet(broker, partitions=partitions, sources={"orders": source})
 
 
-def worker(fleet: Fleet, folder: Path, url: str, **dispatch: Any) -> WorkerProcess:
+def worker(fleet: Fleet, folder: Path, url: str, admin_port: int | None = None, **dispatch: Any) -> WorkerProcess:
     """A worker that delivers the source `orders` to `url`."""
     sections: dict[str, Mapping[str, Any]] = {
         "sources": {
@@ -34,7 +35,7 @@ def worker(fleet: Fleet, folder: Path, url: str, **dispatch: Any) -> WorkerProce
         },
         "egress": {"allow": ["127.0.0.0/8"]},
         "dispatch": {"breaker_failures": 0, **dispatch},
-        "admin": {"enabled": False},
+        "admin": {"enabled": admin_port is not None, "port": admin_port or 0},
     }
     return WorkerProcess(fleet, folder, MODULE, **sections)
 
@@ -70,3 +71,20 @@ def ending(processes: Iterable[WorkerProcess]) -> Iterator[None]:
 def arrived(sink: SinkProcess, ids: set[str], within_s: float = DEADLINE_S) -> None:
     """Wait until every one of `ids` has arrived."""
     until(lambda: ids <= sink.refresh().by_id.keys(), f"{len(ids)} hooks arrived", within_s)
+
+
+class Admin:
+    """The admin API of a worker."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def get(self, path: str) -> dict[str, Any]:
+        status, answer = ask(self.port, "GET", path)
+        assert status == 200, answer
+        return answer
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        status, answer = ask(self.port, "POST", path, dict(body))
+        assert status in (200, 201, 202), answer
+        return answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from ankusa.operations import BadCursor, Tenants
 from ankusa.store import keys
@@ -15,7 +16,6 @@ from ankusa.store.tables import Tables
 from schemas.api import HeldHook, HeldHooks, Purged
 from schemas.api_requests import PAGE_LIMIT, PURGE_LIMIT, HeldQuery, PurgeQuery
 from schemas.records import Held, PenEntry, Purge
-from streams.local.log import LocalLog
 from streams.local.operations import cursor as cursors
 
 SLICE_ENTRIES = 256
@@ -29,6 +29,14 @@ READ_BYTES = 64 << 20
 _END = keys.u64(1 << 63)
 
 Entry = tuple[bytes, Held, int]
+
+
+class PurgeLog(Protocol):
+    """Where purges are appended."""
+
+    def now(self) -> int: ...
+    async def purge(self, record: Purge) -> None:
+        """Delete pen entries, durably. Raises StoreError."""
 
 
 async def listing(open_tables: Callable[[], Tables], query: HeldQuery, tenants: Tenants) -> HeldHooks | BadCursor:
@@ -64,7 +72,7 @@ async def listing(open_tables: Callable[[], Tables], query: HeldQuery, tenants: 
     )
 
 
-async def purge(open_tables: Callable[[], Tables], log: LocalLog, query: PurgeQuery, tenants: Tenants) -> Purged:
+async def purge(open_tables: Callable[[], Tables], log: PurgeLog, query: PurgeQuery, tenants: Tenants) -> Purged:
     """Delete matching entries, oldest first, each slice durable before the next is read. A store that refuses in the
     middle leaves the rest: what was deleted is deleted."""
     start, end = _range(query)

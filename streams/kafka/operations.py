@@ -1,0 +1,214 @@
+"""The admin API's port on a worker: it answers for the partitions that it owns now.
+
+Owns the joining of the parts; the work of each answer is that of the embedded host's modules, over all owned tables as
+one. What is the fleet's and not a worker's (rate limits, setting sources up) is refused with the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from ankusa.core import job as jobs
+from ankusa.metrics import Figures, LaneFigures, Metrics
+from ankusa.operations import BadCursor, Identity, Tenants
+from ankusa.redact import redact
+from ankusa.replay.answers import StoreUnavailable
+from ankusa.replay.operator import Operator
+from ankusa.source_store.store import SourceStore
+from ankusa.store.errors import StoreError
+from ankusa.store.tables import Tables
+from schemas import records
+from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limit, Limits, Purged, Stats, TenantLimit
+from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
+from schemas.config import SourceStore as SourceSettings
+from schemas.records import Change, Purge, SourceChange, Topic
+from streams.kafka.fleet_log import FleetLog
+from streams.kafka.reading import FleetTables
+from streams.kafka.services import Services
+from streams.local.operations import figures, hook_view, lanes, pen
+from streams.local.operations.dead_letters import Listing
+
+NOT_HERE = "with `log.type: kafka` rate limits are those of the configuration: set rate_limits there"
+
+
+class KafkaOperations:
+    """Implements `ankusa.operations.Operations`."""
+
+    def __init__(self, services: Services) -> None:
+        node = services.config.node
+        self.identity = Identity(node.instance, version("ankusa-server"), node.roles)
+        self.replays: Operator = services.replays
+        self._services = services
+        self._gated = figures.Gated()
+        self._metrics = Metrics()
+        static = replace(services.config, source_store=SourceSettings())
+        self.sources = SourceStore(_NoSources(), lambda: static, _NoSources(), _nobody)
+
+    def not_ready(self) -> dict[str, str]:
+        if not self._services.fleet.partitions:
+            return {"partitions": "none is owned yet"}
+        refused = self._services.host.unavailable
+        return {} if refused is None else {"log": refused}
+
+    def config(self) -> dict[str, Any]:
+        return redact(self._services.config)
+
+    async def metrics(self) -> bytes:
+        return await asyncio.to_thread(self._metrics.render, self._figures())
+
+    def _tables(self) -> Tables:
+        """All owned tables as one, for modules that know but one store. Raises StoreError while nothing is owned."""
+        if not self._services.fleet.partitions:
+            raise StoreError("this node owns no partition now")
+        return cast(Tables, FleetTables(self._services.fleet))
+
+    # -- hooks ----------------------------------------------------------------
+
+    async def stats(self, query: StatsQuery, tenants: Tenants) -> Stats | BadCursor:
+        services = self._services
+        kept = services.replays.list(tenants)
+        if isinstance(kept, StoreUnavailable):
+            raise StoreError(kept.reason)
+        unfinished = [Job.model_validate(services.replays.to_json(job)) for job in kept if job.state in jobs.UNFINISHED]
+        return figures.stats(self._tables(), services.dispatcher, unfinished, query, tenants, services.fleet.now())
+
+    async def lanes(self, query: LaneQuery, tenants: Tenants) -> LaneList | BadCursor:
+        return await lanes.Listing(self._tables, self._claimed, query, tenants).page(self._services.fleet.now())
+
+    async def dead_letters(self, query: DeadLetterQuery, tenants: Tenants) -> DeadLetters | BadCursor:
+        return await Listing(self._tables, query, tenants).page()
+
+    def hook(self, hook_id: str, *, body: bool, tenants: Tenants) -> Hook | None:
+        return hook_view.view(
+            self._tables(), hook_id, body=body, tenants=tenants, claimed=self._claimed, tenant_of=self._tenant_of
+        )
+
+    def _claimed(self, seq: int, sink: int) -> bool:
+        return (seq, sink) in self._services.dispatcher.claims.by_place
+
+    def _tenant_of(self, source_id: str) -> str | None:
+        source = self._services.sources.resolve(source_id)
+        return None if source is None else source.source.tenant
+
+    # -- the pen --------------------------------------------------------------
+
+    async def held(self, query: HeldQuery, tenants: Tenants) -> HeldHooks | BadCursor:
+        return await pen.listing(self._tables, query, tenants)
+
+    async def purge(self, query: PurgeQuery, tenants: Tenants) -> Purged:
+        """Partition by partition, oldest first in each."""
+        deleted = freed_bytes = 0
+        for number in sorted(self._services.fleet.partitions):
+            left = query.model_copy(update={"limit": query.limit - deleted})
+            part = _Pen(self._services.fleet, number)
+            purged = await pen.purge(part.tables, part, left, tenants)
+            deleted, freed_bytes = deleted + purged.deleted, freed_bytes + purged.bytes
+        return Purged(deleted=deleted, bytes=freed_bytes)
+
+    # -- rate limits ----------------------------------------------------------
+
+    def limits(self, tenants: Tenants) -> Limits:
+        settings = self._services.config.rate_limits
+        default = settings.default
+        return Limits(
+            default=None if default is None else Limit(rate=default.rate, burst=default.burst),
+            tenants=[self.limit(name) for name in sorted(settings.tenants) if tenants is None or name in tenants],
+        )
+
+    def limit(self, tenant_id: str) -> TenantLimit:
+        settings = self._services.config.rate_limits
+        own = settings.tenants.get(tenant_id)
+        limit = own or settings.default
+        source = "config" if own else "default" if limit else "none"
+        shown = {} if limit is None else {"rate": limit.rate, "burst": limit.burst}
+        return TenantLimit.model_validate({"tenant": tenant_id, "rate": None, "burst": None, "source": source} | shown)
+
+    async def set_limit(self, tenant_id: str, rate: float, burst: int) -> TenantLimit:
+        raise StoreError(NOT_HERE)
+
+    async def drop_limit(self, tenant_id: str) -> bool:
+        raise StoreError(NOT_HERE)
+
+    # -- metrics --------------------------------------------------------------
+
+    def _figures(self) -> Figures:
+        services = self._services
+        dispatcher, tables = services.dispatcher, FleetTables(services.fleet)
+        entries, pen_bytes = tables.pen_size()
+        pressure = dispatcher.pressure()
+        kept = services.replays.list()
+        partitions = services.fleet.partitions.values()
+        return Figures(
+            instance=self.identity.instance,
+            version=self.identity.version,
+            store_up=services.host.unavailable is None,
+            store_bytes=tables.database.size_bytes(),
+            store_recoveries=0,
+            next_offset=sum(partition.turn for partition in partitions),
+            reclaimed={},
+            pen_entries=entries,
+            pen_bytes=pen_bytes,
+            answered={},
+            sinks=figures.sink_figures(cast(Tables, tables).counts, dispatcher),
+            lag_ms=None if pressure is None else pressure.lag_ms,
+            window=figures.window(dispatcher),
+            attempts=figures.attempts(dispatcher),
+            outcomes=figures.outcomes(dispatcher),
+            lanes=self._lane_figures(tables),
+            open_breakers=len(dispatcher.breakers.open()),
+            replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
+            gated=dict(self._gated.total) if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
+            claim_check=figures.claim_check(dispatcher),
+        )
+
+    def _lane_figures(self, tables: FleetTables) -> LaneFigures:
+        healed, since, longest = self._services.healing.figures()
+        oldest_ms = None if since is None else max(0, self._services.fleet.now() - since)
+        return LaneFigures(*tables.lane_counts(), healed, longest, oldest_ms)
+
+
+class _Pen:
+    """One partition's pen, as a purge asks for it."""
+
+    def __init__(self, fleet: FleetLog, number: int) -> None:
+        self._fleet = fleet
+        self._number = number
+
+    def tables(self) -> Tables:
+        tables = self._fleet.tables(self._number)
+        if tables is None:
+            raise StoreError(f"partition {self._number} is not this node's any more")
+        return tables
+
+    def now(self) -> int:
+        return self._fleet.now()
+
+    async def purge(self, record: Purge) -> None:
+        await self._fleet.append(Topic.QUARANTINE, self._number, records.encode(record))
+
+
+class _NoSources:
+    """Sources are not set up through a worker: there is nothing to read, and the store refuses to write."""
+
+    def now(self) -> int:
+        raise NotImplementedError
+
+    def kept_sources(self) -> list[SourceChange]:
+        return []
+
+    async def change(self, record: SourceChange, audit: Change | None) -> None:
+        raise NotImplementedError
+
+    def unsettled(self, source_id: str) -> tuple[int, int]:
+        raise NotImplementedError
+
+    async def dead_letter_source(self, source_id: str) -> int | None:
+        raise NotImplementedError
+
+
+async def _nobody(source_id: str, source: object) -> None:
+    """Nobody is told of a change that there is not."""
