@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from ankusa import logs
+from ankusa.config.hosts import has_admin
 from ankusa.config.load import PATH_VARIABLE
 from ankusa.supervisor import WATCH_S, FileWatch, Supervisor
 from schemas.config import Config
@@ -64,7 +65,7 @@ def taken_ports(config: Config) -> list[str]:
     never will.
     """
     wanted = [("http.port", config.http.ip, config.http.port)] if "edge" in config.node.roles else []
-    if config.admin.enabled and (config.log.type == "local" or "worker" in config.node.roles):
+    if config.admin.enabled and has_admin(config.node, config.log):
         wanted.append(("admin.port", config.admin.ip, config.admin.port))
     if config.routes.enabled:
         wanted.append(("routes.admin.port", config.routes.admin.ip, config.routes.admin.port))

@@ -17,7 +17,7 @@ import msgspec
 
 from ankusa.claim_check.stores import ClaimStoreError, check_store
 from ankusa.config.build import Part, build
-from ankusa.config.hosts import check_kafka
+from ankusa.config.hosts import check_kafka, has_admin
 from ankusa.config.problems import Problems, at_index, join
 from ankusa.core.ip_rules import normal_cidr
 from ankusa.core.route import RouteIndex
@@ -40,6 +40,7 @@ from schemas.config import (
     Egress,
     Http,
     Kafka,
+    LogSettings,
     Node,
     Retry,
     Routes,
@@ -106,11 +107,17 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
 
 
 def check_listeners(
-    node: Node, http: Http, admin: Admin, claim_check: ClaimCheck, routes: Routes, problems: Problems
+    node: Node,
+    log: LogSettings,
+    http: Http,
+    admin: Admin,
+    claim_check: ClaimCheck,
+    routes: Routes,
+    problems: Problems,
 ) -> None:
     """Two listeners on one port would leave the second without it, after the first has begun to accept."""
     listeners = [("http", http.ip, http.port)] if "edge" in node.roles else []
-    if admin.enabled:
+    if admin.enabled and has_admin(node, log):
         listeners.append(("admin", admin.ip, admin.port))
     if "claim_check" in node.roles:
         listeners.append(("claim_check", claim_check.ip, claim_check.port))

@@ -13,6 +13,11 @@ KAFKA_ROLES = ("edge", "worker")
 LOCAL_ROLES = ("edge", "dispatch", "storage", "claim_check")
 
 
+def has_admin(node: Node, log: LogSettings) -> bool:
+    """Whether a node has an admin API: all but an edge on Kafka, which has nothing to tell."""
+    return log.type == "local" or "worker" in node.roles
+
+
 def check_host(node: Node, log: LogSettings, routes: Routes, problems: Problems) -> None:
     """The roles and features against the kind of log."""
     known = KAFKA_ROLES if log.type == "kafka" else LOCAL_ROLES

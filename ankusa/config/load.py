@@ -92,9 +92,10 @@ def _sources(raw: Any, parts: list[Part], problems: Problems) -> dict[str, Sourc
 
 def _check(sections: dict[str, Any], sources: dict[str, Source], parts: list[Part], problems: Problems) -> None:
     checks.check_parts(parts, sections.get("egress"), problems)
-    if sections.keys() >= {"node", "http", "admin", "claim_check", "routes"}:
-        node, http, admin = sections["node"], sections["http"], sections["admin"]
-        checks.check_listeners(node, http, admin, sections["claim_check"], sections["routes"], problems)
+    listening = ("node", "log", "http", "admin", "claim_check", "routes")
+    if sections.keys() >= set(listening):
+        node, log, http, admin, claim_check, routes = (sections[name] for name in listening)
+        checks.check_listeners(node, log, http, admin, claim_check, routes, problems)
     if sections.keys() >= {"node", "log", "routes"}:
         check_host(sections["node"], sections["log"], sections["routes"], problems)
     if "dispatch" in sections and not problems.under("dispatch.retry"):

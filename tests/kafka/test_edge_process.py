@@ -74,7 +74,8 @@ def test_accepts_reloads_and_ends(config: Config, broker: str, tmp_path: Path) -
 def test_two_edge_processes_share_a_port(config: Config, tmp_path: Path) -> None:
     with serving(tmp_path, msgspec.structs.replace(config, node=Node(roles=("edge",), edges=2))) as node:
         assert len(children(node.process.pid)) == 2
-        assert {node.post("orders", {"n": number})[0] for number in range(20)} == {201}
+        # Each answers for itself, and one may be open before the other.
+        poll("both to take hooks", lambda: all(node.post("orders", {"n": n})[0] == 201 for n in range(20)))
 
 
 def test_wrong_topics_end_it_with_the_way_out(broker: str, tmp_path: Path) -> None:

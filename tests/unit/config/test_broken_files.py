@@ -300,6 +300,12 @@ BROKEN = [
     ("a role of kafka without it", SOUND + "node: {roles: [worker]}", "node.roles[0]", "`log.type: kafka`"),
     ("no edge process", SOUND + "node: {roles: [edge], edges: 0}\nlog: {type: kafka}", "node.edges", "at least 1"),
     ("routes on kafka", SOUND + ON_KAFKA.format("edge") + "routes: {enabled: true}", "routes.enabled", "not built yet"),
+    (
+        "a worker's admin API on the port of its edge",
+        SOUND + ON_KAFKA.format("edge, worker") + "http: {port: 4002}",
+        "admin.port",
+        "port of http",
+    ),
     ("no broker", SOUND + "kafka: {brokers: ''}", "kafka.brokers", ">= 1"),
     ("a broker without a port", SOUND + "kafka: {brokers: 'a:9092, b'}", "kafka.brokers[1]", "host:port"),
     ("a broker as a URL", SOUND + "kafka: {brokers: ['kafka://a:9092']}", "kafka.brokers[0]", "host:port"),

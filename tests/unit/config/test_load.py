@@ -360,6 +360,9 @@ class TestKafka:
             ),
         )
 
+    def test_an_edge_has_no_admin_api_whose_port_could_be_taken(self, tmp_path: Path) -> None:
+        assert load_text(tmp_path, self.FILE, {"P": "hush", "PORT": "4002"}).http.port == 4002
+
     def test_is_written_back(self, tmp_path: Path) -> None:
         config = load_text(tmp_path, self.FILE, {"P": "hush"})
         assert load_document(tmp_path, effective(config)) == config
