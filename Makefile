@@ -8,11 +8,12 @@ STAMP := $(VENV)/.installed
 PYTHONS := $(PYTHON) python3.12 python3.11 python3.13 python3 python
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak bench check style types imports lock-check audit lock clean
+.PHONY: help demo kafka-demo test soak bench check style types imports lock-check audit lock clean
 
 help:
 	@echo "make demo           watch a node accept, deliver, retry, dead-letter and replay; goes on serving"
 	@echo "make demo ONCE=1    the same, ends after its table; exit status 0 only if the counts add up"
+	@echo "make kafka-demo     three brokers, two edges, two workers as processes; needs tests/support/install_brokers.sh"
 	@echo "make test           the tests but the long ones (ARGS='-k name' for some, ARGS='-m soak' for the long)"
 	@echo "make soak           the long tests: twenty kills, ten thousand entries, long properties"
 	@echo "make bench          the benchmarks"
@@ -23,6 +24,9 @@ help:
 
 demo: $(STAMP)
 	@$(BIN)/ankusa demo $(if $(filter-out 0,$(ONCE)),--once)
+
+kafka-demo: $(STAMP)
+	@$(BIN)/python -m compose.processes $(if $(filter-out 0,$(ONCE)),--once)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not soak" -rfEs $(ARGS)

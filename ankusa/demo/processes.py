@@ -37,6 +37,10 @@ class Process:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, cwd=directory
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 

@@ -56,35 +56,45 @@ def start(home: Path, settings: Mapping[str, str] | None = None) -> brokers.Kafk
 @contextmanager
 def three(home: Path) -> Iterator[list[brokers.Kafka]]:
     """Three brokers that are each other's controllers, each with its own data."""
-    ports, controllers = brokers.free_ports(6)[:3], brokers.free_ports(6)[3:]
+    servers = brokers.required(lambda: start_three(home))
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def start_three(home: Path) -> list[brokers.Kafka]:
+    """The same for who stops them. Raises BrokerUnavailableError; then none is left."""
+    ports = brokers.free_ports(6)
+    ports, controllers = ports[:3], ports[3:]
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
 
     def one(number: int) -> brokers.Kafka:
         place = home / str(number)
         place.mkdir(parents=True)
         port = ports[number - 1]
-        listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controllers[number - 1]}"
         settings = {
             "node.id": str(number),
             "controller.quorum.voters": voters,
-            "listeners": listeners,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controllers[number - 1]}",
             "offsets.topic.replication.factor": "3",
             "transaction.state.log.replication.factor": "3",
             "transaction.state.log.min.isr": "2",
         }
         return brokers.Kafka(place, port, port, {**SETTINGS, **settings})
 
-    started: list[brokers.Kafka] = []
     with ThreadPoolExecutor() as together:  # none is ready before most are there
         starting = [together.submit(one, number) for number in (1, 2, 3)]
+    started = [each.result() for each in starting if each.exception() is None]
     try:
-        started += [each.result() for each in starting if each.exception() is None]
         for each in starting:
-            brokers.required(each.result)
-        yield started
-    finally:
+            each.result()
+    except BaseException:
         for server in started:
             server.stop()
+        raise
+    return started
 
 
 def addresses(servers: Sequence[brokers.Kafka]) -> tuple[str, ...]:

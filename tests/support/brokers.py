@@ -24,7 +24,7 @@ STOP_S = 20.0
 CACHE = Path(os.environ.get("ANKUSA_TEST_CACHE", "~/.cache/ankusa-tests")).expanduser()
 SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
-S = TypeVar("S", bound="Server")
+S = TypeVar("S")
 
 
 class BrokerUnavailableError(Exception):
