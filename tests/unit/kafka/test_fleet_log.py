@@ -1,0 +1,129 @@
+"""When what services publish counts as folded: late reports, early folds, refusals, partitions that go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ankusa.store.errors import StoreError
+from schemas.records import Topic
+from streams.kafka.fleet_log import FleetLog
+from streams.kafka.log_producer import Delivered, LogProducer
+from tests.unit.store.entries import AT
+
+
+class FakeProducer:
+    """Takes records; a test says what becomes of them."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int, Delivered]] = []
+        self.unreported = 0
+
+    def send(self, topic: str, partition: int, value: Any, key: Any, at: int, delivered: Delivered) -> None:
+        self.sent.append((topic, partition, delivered))
+        self.unreported += 1
+
+    def report(self, offset: int | None, place: int = 0) -> None:
+        self.unreported -= 1
+        self.sent.pop(place)[2](offset, "refused" if offset is None else "")
+
+
+class FakePartition:
+    def __init__(self, number: int) -> None:
+        self.partition = number
+        self.tables: Any = None
+        self.at = AT
+        self.turn = self.epoch = 0
+        self.passed = -1
+
+    def offset(self, topic: Topic) -> int:
+        return self.passed
+
+
+class World:
+    def __init__(self) -> None:
+        self.producer = FakeProducer()
+        self.log = FleetLog(cast(LogProducer, self.producer), {Topic.OUTCOMES: "outcomes"}, lambda: 0)
+        self.partition = FakePartition(3)
+        self.log.add(cast(Any, self.partition))
+        self.told: list[str | None] = []
+
+    def publish(self) -> None:
+        self.log.publish(Topic.OUTCOMES, 3, b"", self.tell())
+
+    def tell(self) -> Callable[[StoreError | None], None]:
+        return lambda error: self.told.append(None if error is None else str(error))
+
+    def fold(self, offset: int) -> None:
+        self.partition.passed = offset
+        self.log.folded(3, Topic.OUTCOMES)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_record_counts_when_the_fold_has_passed_it(world: World) -> None:
+    for _ in range(3):
+        world.publish()
+    for offset in (5, 6, 9):
+        world.producer.report(offset)
+    assert (world.told, world.log.owed) == ([], 3)
+    world.fold(6)
+    assert (world.told, world.log.owed) == ([None, None], 1)
+    world.fold(12)
+    assert (world.told, world.log.owed) == ([None] * 3, 0)
+
+
+def test_a_fold_that_is_quicker_than_the_report_counts_at_the_report(world: World) -> None:
+    world.publish()
+    world.fold(7)
+    assert world.told == []
+    world.producer.report(7)
+    assert world.told == [None]
+
+
+def test_a_refusal_is_told_once_and_only_to_who_sent_it(world: World) -> None:
+    world.publish()
+    world.publish()
+    world.producer.report(None)
+    assert world.told == ["refused"]
+    world.producer.report(1)
+    world.fold(1)
+    assert world.told == ["refused", None]
+
+
+def test_a_partition_that_leaves_frees_who_waits_and_takes_no_more_once_it_is_gone(world: World) -> None:
+    world.publish()
+    world.producer.report(4)
+    world.publish()
+    world.log.leave(3)
+    assert world.told == [None]
+    world.producer.report(5)  # in the log: its next owner folds it
+    assert world.told == [None, None]
+    world.publish()  # an attempt that ended in its grace
+    world.log.gone(3)
+    with pytest.raises(StoreError, match="not this node's"):
+        world.publish()
+    assert world.log.tables(3) is None
+
+
+def test_a_partition_that_comes_back_in_the_grace_stays(world: World) -> None:
+    world.log.leave(3)
+    world.log.add(cast(Any, world.partition))
+    world.log.gone(3)
+    world.publish()
+    world.producer.report(2)
+    assert world.told == []
+    world.fold(2)
+    assert world.told == [None]
+
+
+def test_log_time_is_never_before_the_last_record_of_a_partition(world: World, tmp_path: Path) -> None:
+    assert world.log.now() == AT
+    world.partition.at = AT + 5
+    assert world.log.now() == AT + 5
