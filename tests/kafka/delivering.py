@@ -29,7 +29,7 @@ def worker(fleet: Fleet, folder: Path, url: str, admin_port: int | None = None, 
         "sources": {
             "orders": {
                 "verify": {"type": "none"},
-                "sinks": [{"type": "http", "url": url}],
+                "sinks": [{"type": "http", "url": url, "timeout_ms": 60_000}],
                 "retry": {"base_ms": 200, "max_ms": 1000},
             }
         },
