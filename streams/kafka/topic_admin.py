@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -78,7 +77,13 @@ class TopicAdmin:
         """Connects when it is first asked."""
         self._request_s = request_s
         self._specs = topic_specs(config)
-        self._admin = AdminClient(client_settings(config.kafka, "admin"), logger=client_log)
+        self._heard: str | None = None
+        settings: dict[str, Any] = {**client_settings(config.kafka, "admin"), "error_cb": self._hear}
+        self._admin = AdminClient(settings, logger=client_log)
+
+    def _hear(self, error: KafkaError) -> None:
+        """Why there is no connection: a request itself only says that its time is over."""
+        self._heard = error.str()
 
     def check(self) -> list[Wrong]:
         """Everything that is missing or wrong. What one broker does not know yet is looked for again for `SEEN_S`.
@@ -132,7 +137,7 @@ class TopicAdmin:
                 partitions = future.result().partitions
             except KafkaException as error:
                 if error.args[0].code() not in _UNKNOWN:
-                    raise _cluster_error(f"cannot describe {name}", error) from error
+                    raise self._error(f"cannot describe {name}", error) from error
                 continue
             found[name] = len(partitions), min(len(partition.replicas) for partition in partitions)
         return found
@@ -148,7 +153,7 @@ class TopicAdmin:
                 entries = future.result()
             except KafkaException as error:
                 if error.args[0].code() not in _UNKNOWN:
-                    raise _cluster_error(f"cannot read the settings of {resource.name}", error) from error
+                    raise self._error(f"cannot read the settings of {resource.name}", error) from error
                 continue
             settings[resource.name] = {key: str(entry.value) for key, entry in entries.items()}
         return settings
@@ -163,7 +168,7 @@ class TopicAdmin:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return ""
-            raise _cluster_error(_no_topic(spec, error), error) from error
+            raise self._error(_no_topic(spec, error), error) from error
         return f"{spec.name}: made, {spec.partitions} partitions, {spec.replication} copies"
 
     def _set(self, spec: TopicSpec, keys: Sequence[str]) -> str:
@@ -172,8 +177,18 @@ class TopicAdmin:
         ]
         resource = ConfigResource(ResourceType.TOPIC, spec.name, incremental_configs=entries)
         (future,) = self._admin.incremental_alter_configs([resource], request_timeout=self._request_s).values()
-        _result(f"cannot set {', '.join(keys)} of {spec.name}", future)
+        try:
+            future.result()
+        except KafkaException as error:
+            raise self._error(f"cannot set {', '.join(keys)} of {spec.name}", error) from error
         return f"{spec.name}: set " + ", ".join(f"{key}={spec.settings[key].value}" for key in keys)
+
+    def _error(self, doing: str, error: KafkaException) -> ClusterError:
+        cause: KafkaError = error.args[0]
+        self._admin.poll(0)  # hears what there is to hear
+        away = cause.code() in _AWAY or cause.retriable()
+        heard = f" ({self._heard})" if away and self._heard else ""
+        return ClusterError(f"{doing}: {cause.str()}{heard}", refused=not away)
 
 
 def _missing(spec: TopicSpec) -> Wrong:
@@ -213,13 +228,6 @@ def _no_topic(spec: TopicSpec, error: KafkaException) -> str:
     return f"cannot make {spec.name}"
 
 
-def _result(doing: str, future: Future[Any]) -> Any:
-    try:
-        return future.result()
-    except KafkaException as error:
-        raise _cluster_error(doing, error) from error
-
-
 _AWAY = frozenset(
     {
         *(KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE),
@@ -227,12 +235,6 @@ _AWAY = frozenset(
         *(KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION),
     }
 )
-
-
-def _cluster_error(doing: str, error: KafkaException) -> ClusterError:
-    cause: KafkaError = error.args[0]
-    away = cause.code() in _AWAY or cause.retriable()
-    return ClusterError(f"{doing}: {cause.str()}", refused=not away)
 
 
 async def topics_fit(config: Config) -> bool:
