@@ -96,7 +96,7 @@ class KafkaHost(DrivenHost):
             topic, message = self._incoming.popleft()
             offset, (_, at) = message.offset() or 0, message.timestamp()
             folded = self._fold.fold(topic, offset, at, message.value())
-            self._fold.sent(folded.turn, folded.turn, folded.turn)
+            self._fold.sent(folded.turn, folded.turn, folded.turn, at)
             self._owned.folded(topic, NUMBER, offset)
             if topic is Topic.OUTCOMES and not self._taken.done() and self._is_takeover(message):
                 self._owned.assigned(self._fold)
