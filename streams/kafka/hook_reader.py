@@ -24,14 +24,14 @@ POLL_S = 0.5
 NEAR_RECORDS = 64
 """Records that are read over rather than sought past: a seek gives up what was fetched ahead."""
 
-_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_ENDS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""Of all other errors the client tries again by itself."""
 
 
 def open_consumer(config: Config) -> Consumer:
     settings = client_settings(config.kafka, "hooks") | {
         "group.id": f"{config.kafka.prefix}hooks",  # asked for, and never joined
         "enable.auto.commit": False,
-        "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": 16 << 10,
     }
@@ -77,30 +77,29 @@ class HookReader:
             raise StoreError(f"{self._topic}[{partition}]: {error.args[0]}") from error
 
     def _found(self, consumer: Consumer, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
+        """What is not between the topic's ends is gone, by the broker's word; a row dies of that. All else that does
+        not come is asked for again."""
+        place = TopicPartition(self._topic, partition)
+        ends = consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+        if ends is None:
+            raise StoreError(f"{self._topic}[{partition}]: no broker answers")
+        left = [offset for offset in reversed(offsets) if ends[0] <= offset < ends[1]]
         found: dict[int, bytes] = {}
-        left = list(reversed(offsets))
-        place: int | None = None
+        following = -1
         while left:
-            if place is None or not place <= left[-1] <= place + NEAR_RECORDS:
-                place = left[-1]
-                consumer.assign([TopicPartition(self._topic, partition, place)])
+            if not following <= left[-1] <= following + NEAR_RECORDS or following < 0:
+                following = left[-1]
+                consumer.assign([TopicPartition(self._topic, partition, following)])
             message = self._next(consumer, partition)
-            error = message.error()
-            if error is None:
-                offset, value = message.offset() or 0, message.value()
-                place = offset + 1
-                while left and left[-1] < offset:  # the topic goes on behind it: it has been deleted
-                    left.pop()
-                if left and left[-1] == offset:
-                    left.pop()
-                    if isinstance(value, bytes):
-                        found[offset] = value
-            elif error.code() in _GONE:
-                low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_S)
-                left = [offset for offset in left if low <= offset < high]
-                place = None
-            elif error.code() == KafkaError._PARTITION_EOF:
-                left.clear()
+            offset = message.offset()
+            if message.error() is not None or offset is None or offset > left[-1]:
+                raise StoreError(f"{self._topic}[{partition}]: record {left[-1]} does not come")
+            following = max(following, offset + 1)
+            value = message.value()
+            if offset == left[-1]:
+                left.pop()
+                if isinstance(value, bytes):
+                    found[offset] = value
         consumer.unassign()
         return found
 
@@ -113,7 +112,7 @@ class HookReader:
             if message is None:
                 continue
             error = message.error()
-            known = error is None or error.code() in (*_GONE, KafkaError._PARTITION_EOF)
-            if known and message.topic() == self._topic and message.partition() == partition:
+            ours = message.topic() == self._topic and message.partition() == partition
+            if ours and (error is None or error.code() in _ENDS):
                 return message
         raise StoreError(f"{self._topic}[{partition}]: no broker has answered for {ANSWER_S:.0f} s")
