@@ -323,7 +323,13 @@ class Takeover(Struct, frozen=True, array_like=True, tag="takeover"):
     at: int
 
 
-OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn | Takeover
+class Expiry(Struct, frozen=True, array_like=True, tag="expiry"):
+    """Dedupe keys past their time, each with when (unix ms) it expired: one that was claimed again meanwhile stays."""
+
+    keys: tuple[tuple[str, int], ...]
+
+
+OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn | Takeover | Expiry
 
 
 class PenEntry(Struct, frozen=True, array_like=True, gc=False):

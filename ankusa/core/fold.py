@@ -44,6 +44,7 @@ from schemas.records import (
     BreakerMove,
     CheckIn,
     Envelope,
+    Expiry,
     Held,
     Job,
     JobDrop,
@@ -157,14 +158,16 @@ def _lane_ops(lanes: Lanes) -> Iterator[Op]:
 
 
 def fold_outcomes(record: OutcomeRecord, turn: int, at: int, tables: Tables) -> list[Op]:
-    """Outcomes, a replay page, a healing or a check-in. `turn` counts the records folded; `at` is the record's log
-    time, which never runs backwards and which death times take."""
+    """Outcomes, a replay page, a healing, a check-in or an expiry. `turn` counts the records folded; `at` is the
+    record's log time, which never runs backwards and which death times take."""
     if isinstance(record, Page):
         return _fold_page(record, turn, at, tables)
     if isinstance(record, LaneHeal):
         return _fold_heal(record, at, tables)
     if isinstance(record, CheckIn):
         return _fold_check_in(record, tables)
+    if isinstance(record, Expiry):
+        return _fold_expiry(record, tables)
     if isinstance(record, Takeover):
         return []  # whose pages count is the host's to judge: it knows offsets
     return _fold_batch(record, at, tables)
@@ -262,6 +265,15 @@ def _fold_check_in(record: CheckIn, tables: Tables) -> list[Op]:
     for position, seq in enumerate(record.seqs):
         if tables.checked_in(seq) is None:
             ops.append(PutCheckIn(seq, record.pack, position))
+    return ops
+
+
+def _fold_expiry(record: Expiry, tables: Tables) -> list[Op]:
+    ops: list[Op] = []
+    for key, expires_at in dict.fromkeys(record.keys):
+        known = tables.dedupe(key)
+        if known is not None and known[1] == expires_at:
+            ops.append(DropDedupe(key, expires_at))
     return ops
 
 

@@ -149,7 +149,7 @@ class KafkaOperations:
             store_bytes=tables.database.size_bytes(),
             store_recoveries=0,
             next_offset=sum(partition.turn for partition in partitions),
-            reclaimed={},
+            reclaimed=services.reclaiming.counts(),
             pen_entries=entries,
             pen_bytes=pen_bytes,
             answered={},

@@ -35,6 +35,7 @@ from streams.kafka.hook_reader import HookReader
 from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.log_producer import LogProducer
 from streams.kafka.owned import OwnedPartitions
+from streams.kafka.reclaiming import Reclaiming
 from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
 from streams.kafka.source_feed import SourceFeed
@@ -65,6 +66,7 @@ class Services:
         self.replaying = Replaying(self.fleet, self.dispatcher.pressure)
         node_replays = NodeReplays(self.fleet, config.kafka.partitions, self.dispatcher.pressure)
         self.replays = Operator(node_replays, self.replaying.wake)
+        self.reclaiming = Reclaiming(self.fleet)
         self.feed: SourceFeed | None = None
         self._owned = owned
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,16 +80,19 @@ class Services:
             self.feed = SourceFeed(self.config, self._take)
         else:
             self._follow()
-        self._tasks.append(asyncio.get_running_loop().create_task(self.healing.run_for_ever()))
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each.run_for_ever()) for each in (self.healing, self.reclaiming)]
 
     def _follow(self) -> None:
         self.delivery.start(self._owned)  # first: the fleet log learns of partitions here
         self.replaying.start(self._owned)
         self._owned.on_revoked(self.healing.remove)
+        self._owned.on_revoked(self.reclaiming.remove)
         self._owned.on_assigned(self._assigned)
 
     def _assigned(self, fold: PartitionFold) -> None:
         self.healing.add(fold.partition)
+        self.reclaiming.add(fold.partition)
         live, replayed, dead = fold.tables.counts.total()
         log.info(
             "event=partition_owned partition=%d epoch=%d pending=%d replayed=%d dead=%d",
