@@ -70,7 +70,9 @@ def sender_settings(config: Config, partition: int) -> Settings:
         "message.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "linger.ms": 0,  # a transaction has gathered already, and is flushed
         "batch.size": 1_000_000,
-        "compression.type": "lz4",
+        # The group's consumer may be handed records of the changelog amid a rebalance; it drops them, but one that it
+        # cannot decompress ends the worker, and without more libraries it knows gzip alone.
+        "compression.type": "none",
         "message.max.bytes": hook_record_bytes(config) + OVERHEAD_BYTES,
         "queue.buffering.max.messages": 0,
         "queue.buffering.max.kbytes": 1 << 20,
