@@ -89,31 +89,43 @@ class Worker:
             shutil.rmtree(self.path)
 
 
-def run(workers: Sequence[Worker], log: Sequence[Record], draw: Callable[[int], int]) -> Worker:
-    """Fold the whole log through lives of `workers`; `draw(n)` is a choice below n. The last one is left running."""
-    place = 0
+def run(workers: Sequence[Worker], log: Sequence[Record], draw: Callable[[int], int], *, shuffled: bool) -> Worker:
+    """Fold the whole log through lives of `workers`; `draw(n)` is a choice below n. The last one is left running.
+
+    Topics keep their own order. Among each other they have that of the log, or, `shuffled`, any: as consumers do.
+    """
+    topics = [list(found) for found in _lines(log, shuffled)]
+    places = [0] * len(topics)
     worker = workers[0]
     worker.start()
-    while place < len(log):
-        worker.take(log[place])
-        place += 1
+    while left := [line for line, records_ in enumerate(topics) if places[line] < len(records_)]:
+        line = left[draw(len(left))]
+        worker.take(topics[line][places[line]])
+        places[line] += 1
         event = draw(6)
         if event == 1:
             worker.send(draw(4))
         elif event == 2:
-            worker.send(draw(4), told=draw(2) == 0)
-            worker.die(disk_lost=draw(3) == 0)
+            worker.send(draw(4), told=draw(3) == 0)
+            worker.die(disk_lost=draw(4) == 0)
             worker = workers[draw(len(workers))]
             worker.start(1 + draw(9))
             # The group's offsets are at most what the changelog has: read again from anywhere before.
-            place = draw(1 + first_missing(worker, log))
+            places = [draw(1 + first_missing(worker, records_)) for records_ in topics]
     worker.send(len(log))
     return worker
 
 
-def first_missing(worker: Worker, log: Sequence[Record]) -> int:
+def _lines(log: Sequence[Record], shuffled: bool) -> list[list[Record]]:
+    """What is read in its own order: all of the log, or each topic of it."""
+    if not shuffled:
+        return [list(log)]
+    return [[record for record in log if record[0] is topic] for topic in sorted({record[0] for record in log})]
+
+
+def first_missing(worker: Worker, records_: Sequence[Record]) -> int:
     """The place of the first record that the worker's tables do not have."""
-    for place, (topic, offset, _, _) in enumerate(log):
+    for place, (topic, offset, _, _) in enumerate(records_):
         if offset > worker.fold.offset(topic):
             return place
-    return len(log)
+    return len(records_)

@@ -9,7 +9,8 @@ import pytest
 
 from ankusa.store import keys
 from ankusa.store.tables import Tables
-from schemas.records import Topic
+from schemas import records
+from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka.changelog import Entry
 from streams.kafka.folding import PartitionFold
 from streams.kafka.restoring import STALE_MS, Restore, UnreadableChangelogError, owner_entry, read_state
@@ -59,6 +60,23 @@ def test_a_report_that_never_came_is_no_reason_to_send_again(tmp_path: Path) -> 
     fold, _ = changelog.restored([*changelog.entries, *more])
     assert [turn for turn, _ in fold.unsent()] == [5]
     assert fold.tables.counts.total() == (5, 0, 0)
+    fold.tables.close()
+
+
+def test_what_a_store_has_gone_beyond_is_not_put_back(tmp_path: Path) -> None:
+    """The changelog got a hook of a store that has delivered it since, and nobody heard of it."""
+    restore = Restore(tmp_path / "7", Tables, AT)
+    restore.finish("first").close()
+    partition = Partition(tmp_path / "7")
+    stored = partition.add(Topic.HOOKS, hooks("a")).entries
+    done = Outcome(partition.seq("a"), 0, 0, OutcomeKind.DELIVERED, AT, AT, 1)
+    partition.add(Topic.OUTCOMES, records.encode(OutcomeBatch((done,))))
+    partition.tables.close()
+    restore = Restore(tmp_path / "7", Tables, AT)
+    assert restore.take([owner_entry(0, "first"), *stored], 1 + len(stored))
+    fold = PartitionFold(PARTITION, restore.finish("next"))
+    assert fold.tables.counts.total() == (0, 0, 0)
+    assert [turn for turn, _ in fold.unsent()] == [2]
     fold.tables.close()
 
 
