@@ -12,6 +12,7 @@ import pytest
 from kafka import KafkaProducer
 
 from ankusa.config.managed import managed_source
+from ankusa.demo.ask import ask
 from ankusa.seal import Seal
 from ankusa.source_store import spec as specs
 from ankusa.source_store.spec import Entry
@@ -24,7 +25,7 @@ from streams.kafka.topics import TopicNames
 from tests.kafka import cluster
 from tests.kafka.edge_log import stored_hooks
 from tests.kafka.nodes import serving
-from tests.support.node_process import children, is_running, poll
+from tests.support.node_process import children, free_port, is_running, poll
 
 KEY = "kRk2n5oB0h0wKq5r8Jm1v1l3Q4t2a8ZkzYw6o1b7c9A="
 
@@ -144,3 +145,16 @@ class TestManagedSources:
             )
             with serving(tmp_path, config, ready=False) as node:
                 poll("an answer", lambda: node.post("acme.orders")[0] == 503)
+
+
+def test_one_node_may_be_edge_and_worker(config: Config, tmp_path: Path) -> None:
+    both = msgspec.structs.replace(config, node=Node(roles=("edge", "worker")))
+    admin = free_port()
+    with serving(tmp_path, both, admin={"port": admin}) as node:
+        assert len(children(node.process.pid)) == 2
+        status, answer = node.post("orders", {"n": 1})
+        assert status == 201
+        poll("a logged delivery", lambda: answer["id"] in node.log(), 120.0)
+        assert ask(admin, "GET", "/health")[0] == 200
+        node.process.send_signal(signal.SIGTERM)
+        assert node.process.wait(60) == 0
