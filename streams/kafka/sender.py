@@ -41,8 +41,9 @@ TRANSACTION_TIMEOUT_MS = 600_000
 """When the brokers end a transaction that nobody ends. Long, so that one survives brokers that are away for minutes;
 the next owner ends it at once."""
 
-CALL_S = 30.0
-"""One attempt of a call that waits for a broker; it is tried again for as long as the partition is owned."""
+CALL_S = 10.0
+"""One attempt of a call that waits for a broker; it is tried again for as long as the partition is owned. A process
+that ends waits for one that is under way."""
 
 RETRY_S = 0.2
 OVERHEAD_BYTES = 64 << 10

@@ -71,7 +71,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self.owner = f"{os.uname().nodename}-{os.getpid()}-{unguessable():016x}"
         self.owned = OwnedPartitions()
-        self._executor = ThreadPoolExecutor(config.kafka.partitions + 1, thread_name_prefix="ankusa-partition")
+        # A thread for each partition, and as many that may still wait for a broker after theirs has gone.
+        self._executor = ThreadPoolExecutor(2 * config.kafka.partitions, thread_name_prefix="ankusa-partition")
         memory = StoreMemory.shared(config.kafka.partitions)
         opening = Opening(config, self.owner, lambda path: Tables(path, memory), self._executor)
         self.app = build_app(config)
