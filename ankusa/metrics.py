@@ -68,6 +68,19 @@ class ClaimCheckFigures(Struct, frozen=True):
     kept_packs: int
 
 
+class FoldFigures(Struct, frozen=True):
+    """The fold of a worker's partitions: how many it owns; records and rows folded and records skipped since they came;
+    records that were set aside, ever; pages refused of owners of before; records that wait for their changelog."""
+
+    partitions: int
+    records: int
+    rows: int
+    skipped: int
+    set_aside: int
+    refused_pages: int
+    waiting: int
+
+
 class LaneFigures(Struct, frozen=True):
     """Lanes with rows, members waiting, promotions by the sweep; the rows of the longest lane and how long the oldest
     head has been head, as the last sweep saw them."""
@@ -103,6 +116,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     replays: Mapping[str, int] | None
     gated: Mapping[str, int]
     claim_check: ClaimCheckFigures | None = None
+    fold: FoldFigures | None = None
 
 
 class Metrics:
@@ -138,6 +152,8 @@ class _NodeCollector(Collector):
         )
         yield from _store(figures)
         yield from _flow(figures)
+        if figures.fold is not None:
+            yield from fold_metrics(figures.fold)
         yield from _sinks(figures, self._bounded(figures.sinks))
 
     def _bounded(self, sinks: Mapping[str, SinkFigures]) -> dict[tuple[str, ...], SinkFigures]:
@@ -193,6 +209,16 @@ def _flow(figures: Figures) -> Iterator[Metric]:
         for state, count in figures.replays.items():
             replays.add_metric((state,), count)
         yield replays
+
+
+def fold_metrics(figures: FoldFigures) -> Iterator[Metric]:
+    yield _gauge("owned_partitions", "Partitions that this worker owns.", figures.partitions)
+    yield _gauge("folded_records", "Records folded into the owned partitions since they came.", figures.records)
+    yield _gauge("folded_rows", "Moves of rows by those records.", figures.rows)
+    yield _gauge("skipped_records", "Records of the owned partitions that had been folded before.", figures.skipped)
+    yield _gauge("set_aside_records", "Records of the owned partitions that could not be read.", figures.set_aside)
+    yield _gauge("refused_pages", "Replay pages of owners of before.", figures.refused_pages)
+    yield _gauge("changelog_waiting_records", "Folded records that the changelog does not have yet.", figures.waiting)
 
 
 def _lanes(figures: LaneFigures) -> Iterator[Metric]:

@@ -65,6 +65,7 @@ class PartitionFold:
         except (*DecodeError, ValueError) as error:
             raise StoreError(f"{tables.database.path}: a marker cannot be decoded: {error}") from error
         self.set_asides = SetAsides(tables.database)
+        self._sent_turn = read_state(tables).turn
 
     @property
     def turn(self) -> int:
@@ -75,6 +76,11 @@ class PartitionFold:
     def at(self) -> int:
         """Log time: that of the latest record of any topic, unix ms."""
         return self._markers.at
+
+    @property
+    def unsent_records(self) -> int:
+        """Records that the changelog does not have yet."""
+        return self.turn - self._sent_turn
 
     @property
     def epoch(self) -> int:
@@ -146,3 +152,4 @@ class PartitionFold:
             batch.delete(keys.u64(turn), handle)
         put_state(self.tables, batch, ChangelogState(following, last, read_state(self.tables).owner, at))
         self.tables.database.write(batch)
+        self._sent_turn = last

@@ -7,13 +7,14 @@ one. What is the fleet's and not a worker's (rate limits, setting sources up) is
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from importlib.metadata import version
 from typing import Any, cast
 
 from msgspec.structs import replace
 
 from ankusa.core import job as jobs
-from ankusa.metrics import Figures, LaneFigures, Metrics
+from ankusa.metrics import Figures, FoldFigures, LaneFigures, Metrics
 from ankusa.operations import BadCursor, Identity, Tenants
 from ankusa.redact import redact
 from ankusa.replay.answers import StoreUnavailable
@@ -27,6 +28,7 @@ from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQue
 from schemas.config import SourceStore as SourceSettings
 from schemas.records import Change, Purge, SourceChange, Topic
 from streams.kafka.fleet_log import FleetLog
+from streams.kafka.folding import PartitionFold
 from streams.kafka.reading import FleetTables
 from streams.kafka.services import Services
 from streams.local.operations import figures, hook_view, lanes, pen
@@ -163,12 +165,26 @@ class KafkaOperations:
             replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
             gated=dict(self._gated.total) if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
             claim_check=figures.claim_check(dispatcher),
+            fold=fold_figures(services.owned.folds.values()),
         )
 
     def _lane_figures(self, tables: FleetTables) -> LaneFigures:
         healed, since, longest = self._services.healing.figures()
         oldest_ms = None if since is None else max(0, self._services.fleet.now() - since)
         return LaneFigures(*tables.lane_counts(), healed, longest, oldest_ms)
+
+
+def fold_figures(folds: Collection[PartitionFold]) -> FoldFigures:
+    """What a worker tells of the partitions it owns."""
+    return FoldFigures(
+        partitions=len(folds),
+        records=sum(fold.figures.records for fold in folds),
+        rows=sum(fold.figures.rows for fold in folds),
+        skipped=sum(fold.figures.skipped for fold in folds),
+        set_aside=sum(fold.set_asides.count for fold in folds),
+        refused_pages=sum(fold.figures.refused_pages for fold in folds),
+        waiting=sum(fold.unsent_records for fold in folds),
+    )
 
 
 class _Pen:

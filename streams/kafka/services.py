@@ -68,7 +68,7 @@ class Services:
         self.replays = Operator(node_replays, self.replaying.wake)
         self.reclaiming = Reclaiming(self.fleet)
         self.feed: SourceFeed | None = None
-        self._owned = owned
+        self.owned = owned
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -84,11 +84,11 @@ class Services:
         self._tasks = [loop.create_task(each.run_for_ever()) for each in (self.healing, self.reclaiming)]
 
     def _follow(self) -> None:
-        self.delivery.start(self._owned)  # first: the fleet log learns of partitions here
-        self.replaying.start(self._owned)
-        self._owned.on_revoked(self.healing.remove)
-        self._owned.on_revoked(self.reclaiming.remove)
-        self._owned.on_assigned(self._assigned)
+        self.delivery.start(self.owned)  # first: the fleet log learns of partitions here
+        self.replaying.start(self.owned)
+        self.owned.on_revoked(self.healing.remove)
+        self.owned.on_revoked(self.reclaiming.remove)
+        self.owned.on_assigned(self._assigned)
 
     def _assigned(self, fold: PartitionFold) -> None:
         self.healing.add(fold.partition)

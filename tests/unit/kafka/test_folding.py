@@ -126,8 +126,11 @@ def test_entries_hold_what_nothing_else_tells(partition: Partition) -> None:
 
 def test_entries_are_kept_until_they_are_sent(partition: Partition) -> None:
     folded = [partition.add(Topic.HOOKS, hooks(name)) for name in "abc"]
+    assert partition.fold.unsent_records == 3
     partition.fold.sent(1, 2, 100, AT)
+    assert partition.fold.unsent_records == 1
     partition.reopen()
+    assert partition.fold.unsent_records == 1
     assert list(partition.fold.unsent()) == [(3, list(folded[2].entries))]
 
 
