@@ -39,7 +39,7 @@ def read_changelog(config: Config, partition: int, restore: Restore, cancelled: 
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 50,
-        "queued.max.messages.kbytes": 32 << 10,
+        "queued.max.messages.kbytes": 16 << 10,
     }
     consumer = Consumer(settings, logger=client_log)
 

@@ -21,6 +21,10 @@ from streams.kafka.partition import Opening, Partition
 log = logging.getLogger("ankusa.kafka")
 
 
+RESTORES = 4
+"""Partitions that are restored at once: more take no less time, since one core does the work, and 16 MiB each."""
+
+
 class FoldStore(Store[bytes, bytes]):
     """The open partitions, by number."""
 
@@ -31,6 +35,7 @@ class FoldStore(Store[bytes, bytes]):
         self._owned = owned
         # A restore that was given up still has its store open until its thread has seen it.
         self._one_at_a_time = asyncio.Lock()
+        self._restores = asyncio.Semaphore(RESTORES)
         self.on_lost: Callable[[Partition], None] = lambda partition: None
 
     # -- what the group says -----------------------------------------------------
@@ -61,7 +66,8 @@ class FoldStore(Store[bytes, bytes]):
             raise failure
 
     async def _open(self, number: int, cancelled: Callable[[], bool]) -> None:
-        partition = await Partition.open(self._opening, number, cancelled)
+        async with self._restores:
+            partition = await Partition.open(self._opening, number, cancelled)
         if cancelled():
             await partition.close()
             raise RestoreCancelledError(f"partition {number}")
