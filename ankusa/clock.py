@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random  # noqa: TID251 - the one drawing place
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 
 def now_ms() -> int:
@@ -28,13 +28,17 @@ def unguessable() -> int:
 
 
 def uuid7(at_ms: int) -> str:
-    """A UUIDv7 (RFC 9562 section 5.7) in its canonical form: 48 bits of `at_ms`, 74 random bits."""
+    """A UUIDv7 (RFC 9562 section 5.7) in its canonical form: 48 bits of `at_ms`, 74 random bits. Safe in any thread."""
     global _prefix
-    if _prefix[0] != at_ms:
+    prefix = _prefix
+    if prefix[0] != at_ms:
         time_hex = f"{at_ms & 0xFFFF_FFFF_FFFF:012x}"
-        _prefix = (at_ms, f"{time_hex[:8]}-{time_hex[8:]}-7")
-    drawn = _drawn()
-    return f"{_prefix[1]}{drawn[:3]}-{_VARIANT[drawn[3]]}{drawn[4:7]}-{drawn[7:19]}"
+        prefix = _prefix = (at_ms, f"{time_hex[:8]}-{time_hex[8:]}-7")
+    try:
+        drawn = _draws.pop()
+    except IndexError:
+        drawn = _draw()
+    return f"{prefix[1]}{drawn[:3]}-{_VARIANT[drawn[3]]}{drawn[4:7]}-{drawn[7:]}"
 
 
 _prefix = (-1, "")
@@ -44,17 +48,21 @@ _VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 _DRAW_DIGITS = 19
 _DRAWS = 512
 
-
-def _draws() -> Iterator[str]:
-    """19 random hex digits at a time, asked of the system by the block: a system call for each id is a tenth of what
-    an edge does for a hook."""
-    while True:
-        block = os.urandom(_DRAW_DIGITS * _DRAWS // 2).hex()
-        for place in range(0, len(block), _DRAW_DIGITS):
-            yield block[place : place + _DRAW_DIGITS]
+_draws: list[str] = []
+"""19 random hex digits each. A draw is taken out with one step that no other thread comes between."""
 
 
-_drawn = _draws().__next__
+def _draw() -> str:
+    """One draw, and others for the ids to come, asked of the system by the block: a system call for each id is a tenth
+    of what an edge does for a hook."""
+    block = os.urandom(_DRAW_DIGITS * _DRAWS // 2).hex()
+    drawn, *others = (block[place : place + _DRAW_DIGITS] for place in range(0, len(block), _DRAW_DIGITS))
+    _draws.extend(others)
+    return drawn
+
+
+# A child that is forked off would draw what its parent draws.
+os.register_at_fork(after_in_child=_draws.clear)
 
 
 class SteadyClock:

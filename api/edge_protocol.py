@@ -1,8 +1,9 @@
 """HTTP/1.1 on every listener: uvicorn's httptools protocol with what a port that strangers reach needs beside it.
 
-Owns four things uvicorn leaves out: a bound on the size and time of a request's head, and on the size of what follows
-its body (trailers are kept in memory as headers are), JSON for what cannot be parsed, an answer to a client that has
-closed its sending side, and the body of a request that offers an upgrade. The last one matters: the parser treats
+Owns what uvicorn leaves out: a bound on the size and time of a request's head, on the size of what follows its body,
+and on the requests that wait behind another; JSON for what cannot be parsed; an answer to a client that has closed its
+sending side; trailers told apart from headers, since what came behind a body may neither sign nor describe it; and the
+body of a request that offers an upgrade. The last one matters: the parser treats
 everything behind an upgradable head as another protocol, so a client that offers `h2c` with each request, as Java's
 does by default, would have its hooks taken with an empty body.
 
@@ -19,6 +20,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.direct import STATUS_LINE, Exchange, direct_of, head_lines
+from api.joined_writes import JoinedWrites
 
 MAX_HEAD_BYTES = 96 << 10
 """Request line and headers, and whatever else comes in without being body: trailers, a chunk's extensions. Above the
@@ -27,44 +29,11 @@ MAX_HEAD_BYTES = 96 << 10
 HEAD_TIMEOUT_S = 30.0
 """From the first byte of a head, or from the connection, to the head's end: what a body may stall for."""
 
+MAX_PIPELINED = 256
+"""Requests that wait behind another on one connection. Each costs some kilobytes and thousands come with one read:
+behind so many the connection ends, and what was not answered may be sent again. No client comes near."""
+
 _UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings", b"connection"})
-
-
-class JoinedWrites:
-    """A transport whose writes of one turn of the loop go out as one: uvicorn writes an answer's head and body apart,
-    and a second system call and packet cost a small answer as much as all the rest of sending it."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def write_whole(self, data: bytes) -> None:
-        """Write what needs no joining."""
-        if self._parts:
-            self._parts.append(data)
-        else:
-            self._transport.write(data)
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._parts:
-            parts, self._parts = self._parts, []
-            self._transport.write(b"".join(parts))
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -75,6 +44,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._head_since: float | None = None
         self._head_bytes = 0
         self._body_came = False
+        self._ended = False
         self._upgrading = False
         self._idle_since: float | None = None
         self._direct = direct_of(self.app)
@@ -88,8 +58,7 @@ class EdgeProtocol(HttpToolsProtocol):
         super().connection_made(self._joined)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
-        self._idle_since = None
-        self._body_came = False
+        self._body_came = self._ended = False
         try:
             self._feed(data)
         except httptools.HttpParserError:
@@ -97,8 +66,8 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse()
             return
         self._to_app_after_all()
-        if self._body_came and self._head_since is None:
-            self._head_bytes = 0
+        if self._ended or (self._body_came and self._head_since is None):
+            self._head_bytes = 0  # of a head behind a whole request nobody knows the size: it counts from the next read
             return
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -127,11 +96,21 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_since = self.loop.time()
+        self._idle_since = None
         self._head_bytes = 0
         self._upgrading = False
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """As uvicorn's, but for trailers: the head has ended, and they are dropped."""
+        if self._head_since is None:
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -155,7 +134,10 @@ class EdgeProtocol(HttpToolsProtocol):
         )
 
     def _to_app(self) -> None:
-        """Begin this request as uvicorn does, which makes its scope when a message begins."""
+        """Begin this request as uvicorn does, which makes its scope when a message begins. Raises HttpParserError when
+        too many wait."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise httptools.HttpParserError("too many requests behind one that waits")
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.headers, self.expect_100_continue = url, headers, expects
@@ -182,6 +164,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
+        self._ended = True
         source = self._source
         if source is None:
             super().on_message_complete()
@@ -200,16 +183,23 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def answered(self, exchange: Exchange, answer: bytes) -> None:
         """An exchange has its answer: send it, and go on."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
         self._joined.write_whole(answer)
-        if not exchange.keep_alive:
+        if exchange.keep_alive:
+            self._go_on()
+        else:
             self.transport.close()
-        self.on_response_complete()
 
     def on_response_complete(self) -> None:
         """As uvicorn's, without a timer for each answer: `close_if_stalled` finds connections that stay idle."""
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
+        if not self.transport.is_closing():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Read on, and begin the request that waits, if there is one."""
         self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -221,6 +211,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """The client sends no more. One that has sent a whole request still waits for the answer, and gets it."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.disconnected:
+            self._joined.flush()  # the connection is closed now, and the end of an answer may be of this turn
             return None
         if cycle.more_body:
             self._refuse()
@@ -255,5 +246,6 @@ class EdgeProtocol(HttpToolsProtocol):
         """Close a connection whose head takes too long, or that has been idle for long. `at_s` is the loop's time."""
         stalled = self._head_since is not None and at_s - self._head_since > HEAD_TIMEOUT_S
         idle = self._idle_since is not None and at_s - self._idle_since > self.timeout_keep_alive
-        if stalled or idle:
+        # One answer may have gone out while the next head came in, whose request waits for its own since.
+        if stalled or (idle and self.cycle.response_complete):
             self.transport.close()

@@ -22,7 +22,7 @@ def answered(answer: object) -> SinkResult:
     """A sink's answer with its texts bounded and storable; anything but a result with a known class is transient."""
     if isinstance(answer, Ok):
         detail = _text(answer.detail)
-        return answer if detail is answer.detail else Ok(detail)
+        return answer if type(answer) is Ok and detail is answer.detail else Ok(detail)
     if not isinstance(answer, Failed):
         return Failed("transient", f"the sink answered {type(answer).__name__}, not a result")
     if not isinstance(answer.error_class, str) or answer.error_class not in ERROR_CLASSES:

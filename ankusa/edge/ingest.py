@@ -201,10 +201,20 @@ class Ingest:
         if isinstance(entry, Reply):
             return entry
         reason = "" if judged[0] is None else judged[0].reason
-        taken = self._batcher.submit(
-            Submission(entry, body), len(body) + head.size_bytes, lambda told: answer(reply_of(told, reason))
+
+        def tell(told: Answer) -> None:
+            try:
+                reply = reply_of(told, reason)
+            except Exception:
+                log.exception("event=ingest_failed")
+                reply = replies.INTERNAL_ERROR
+            answer(reply)
+
+        return (
+            None
+            if self._batcher.submit(Submission(entry, body), len(body) + head.size_bytes, tell)
+            else replies.OVERLOAD
         )
-        return None if taken else replies.OVERLOAD
 
     def _is_too_large(self, content_length: str | None) -> bool:
         """Whether the sender announces too much: no byte of it needs to be read then."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from rocksdict import (
     BlockBasedOptions,
@@ -79,21 +79,21 @@ class Database:
         try:
             self._db.write(batch)
         except Exception as error:
-            raise _refused(self.path, error) from error
+            _refuse(self.path, error)
 
     def flush(self) -> None:
         """Make everything written so far durable (fsync of the WAL)."""
         try:
             self._db.flush_wal(True)
         except Exception as error:
-            raise _refused(self.path, error) from error
+            _refuse(self.path, error)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         rocks = self._family(family)
         try:
             value: bytes | None = rocks.get(key)
         except Exception as error:
-            raise _refused(self.path, error) from error
+            _refuse(self.path, error)
         return value
 
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
@@ -103,7 +103,7 @@ class Database:
         try:
             values: Any = rocks.get(keys)  # type: ignore[arg-type]
         except Exception as error:
-            raise _refused(self.path, error) from error
+            _refuse(self.path, error)
         return list(values)
 
     # Scans go by RdictIter: rocksdict's own `keys` and `items` end at a block that cannot be read as they do at the end
@@ -259,22 +259,21 @@ def _below(end: bytes) -> ReadOptions:
     return bounds
 
 
-def _refused(path: Path, error: Exception) -> Exception:
+def _refuse(path: Path, error: Exception) -> NoReturn:
     """RocksDB's errors have no type of their own: everything it raises becomes a StoreError with its words. What no
     store raises, a mistake of ours, stays what it is."""
-    return error if isinstance(error, StoreError | AttributeError | TypeError) else StoreError(f"{path}: {error}")
+    if isinstance(error, StoreError | AttributeError | TypeError):
+        raise error
+    raise StoreError(f"{path}: {error}") from error
 
 
 @contextlib.contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """`_refused` around a scan; for a single read it would cost as much as the read."""
+    """`_refuse` around a scan; for a single read it would cost as much as the read."""
     try:
         yield
     except Exception as error:
-        refused = _refused(path, error)
-        if refused is error:
-            raise
-        raise refused from error
+        _refuse(path, error)
 
 
 def _open_error(path: Path, error: Exception) -> StoreError:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,3 +79,54 @@ def test_ids_are_version_7_and_carry_their_time(at_ms: int) -> None:
     assert text[19] in "89ab"
     assert int(text.replace("-", "")[:12], 16) == at_ms
     assert uuid7(at_ms) != text
+
+
+def test_ids_are_told_apart_over_the_blocks_they_are_drawn_from() -> None:
+    ids = {uuid7(1) for _ in range(5000)}
+    assert len(ids) == 5000
+    digits = [set(column) for column in zip(*ids, strict=True)]
+    random_places = [*range(15, 18), *range(20, 23), *range(24, 36)]
+    assert all(len(digits[place]) == 16 for place in random_places)
+    assert digits[19] == set("89ab")
+
+
+def test_threads_draw_ids_at_once() -> None:
+    together = threading.Barrier(4)
+
+    def draw(at_ms: int) -> list[str]:
+        together.wait()
+        return [uuid7(at_ms + number % 3) for number in range(4000)]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(draw, (10, 20, 30, 40)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len({one for ids in found for one in ids}) == 16_000
+    for at_ms, ids in zip((10, 20, 30, 40), found, strict=True):
+        times = [int(one.replace("-", "")[:12], 16) for one in ids]
+        assert times == [at_ms + number % 3 for number in range(4000)]
+
+
+FORKED = """
+import os
+from ankusa.clock import uuid7
+uuid7(1)
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.write(writing, "".join(uuid7(1) for _ in range(20)).encode())
+    os._exit(0)
+own = "".join(uuid7(1) for _ in range(20))
+os.wait()
+other = os.read(reading, 100_000).decode()
+split = lambda text: {text[at : at + 36] for at in range(0, len(text), 36)}
+assert len(split(own)) == len(split(other)) == 20
+print(len(split(own) & split(other)))
+"""
+
+
+def test_a_forked_process_draws_ids_of_its_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "0"

@@ -85,6 +85,20 @@ def test_many_keys_are_read_in_order_with_none_for_those_missing(database: Datab
     assert database.get_many("rows", []) == []
 
 
+def test_a_mistake_of_ours_is_no_trouble_of_the_store_nor_its_own_cause(database: Database) -> None:
+    with pytest.raises(TypeError) as caught:
+        database.write(None)  # type: ignore[arg-type]
+    assert caught.value.__cause__ is None
+
+
+def test_what_the_store_refuses_keeps_its_cause(database: Database) -> None:
+    batch = database.batch()
+    database.close()
+    with pytest.raises(StoreError) as caught:
+        database.write(batch)
+    assert caught.value.__cause__ is not None
+
+
 READS: dict[str, Callable[[Database], object]] = {
     "keys": lambda store: list(store.keys("rows", b"", b"\xff")),
     "items": lambda store: list(store.items("rows", b"", b"\xff")),
