@@ -194,14 +194,16 @@ def _replay(nodes: Fleet, body: dict[str, Any], watch: bool) -> int:
     from rich.console import Console
 
     from ankusa.replay.fleet import succeeded
-    from ankusa.replay.fleet_view import ReplayView, show_outcome, show_plans
+    from ankusa.replay.fleet_view import ReplayView, show_found, show_outcome, show_plans
 
     console = Console()
     reports = nodes.start(body)
     if "job_id" not in body:
         show_plans(console, reports)
         return OK if succeeded(reports, watched=False) else FAILED
-    console.print(f"job {body['job_id']}", highlight=False)
+    if any(report.may_have(body["job_id"]) for report in reports):
+        console.print(f"job {body['job_id']}", highlight=False)
+    show_found(console, reports, body["job_id"])
     if watch:
         try:
             with ReplayView(console) as view:
@@ -212,7 +214,10 @@ def _replay(nodes: Fleet, body: dict[str, Any], watch: bool) -> int:
     show_outcome(console, reports)
     if succeeded(reports, watched=watch):
         return OK
-    print(f"not every node is well: run it again with --job-id {body['job_id']}", file=sys.stderr)
+    if all(report.refused for report in reports):
+        print("nothing was started: mend what was refused and run it again", file=sys.stderr)
+    else:
+        print(f"not every node is well: run it again with --job-id {body['job_id']}", file=sys.stderr)
     return FAILED
 
 

@@ -23,6 +23,13 @@ from schemas.config import Config
 
 FAILED = 1
 
+WAYS_OUT = {
+    errno.EADDRINUSE: "; end what listens there, or set another port",
+    errno.EADDRNOTAVAIL: "; the address is none of this machine's",
+    errno.EACCES: "; ports under 1024 are the system's: set another",
+}
+"""What to do about a port that cannot be had."""
+
 
 def run(config: Config, path: str | None) -> int:
     """Run a node with `config`, which was read from `path` (None: see `ANKUSA_CONFIG`); the exit status."""
@@ -72,7 +79,7 @@ def taken_ports(config: Config) -> list[str]:
     if "claim_check" in config.node.roles:
         wanted.append(("claim_check.port", config.claim_check.ip, config.claim_check.port))
     return [
-        f"{key}: cannot listen on {ip}:{port}: {os.strerror(number)}"
+        f"{key}: cannot listen on {ip}:{port}: {os.strerror(number)}{WAYS_OUT.get(number, '')}"
         for key, ip, port in wanted
         if port and (number := _bind_error(ip, port))
     ]

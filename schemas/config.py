@@ -19,7 +19,8 @@ Positive = Annotated[int, Meta(ge=1, le=9_007_199_254_740_992)]
 # Per second. A million a second is far over what one node takes; it keeps infinity and not-a-number out.
 Rate = Annotated[float, Meta(gt=0, le=1_000_000)]
 # `\Z`, not `$`: a name that ends in a line break is not a name.
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+# A description says in words what a pattern asks: it is what a person who got it wrong is told.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 of A-Z a-z 0-9 _ -")]
 NonEmpty = Annotated[str, Meta(min_length=1)]
 Role = Literal["edge", "dispatch", "storage", "claim_check", "worker"]
 
@@ -69,7 +70,13 @@ class Kafka(Section, frozen=True, kw_only=True):
     """The cluster of `log.type: kafka`. `partitions` is the fleet's for good: it decides where a row lives."""
 
     brokers: Annotated[tuple[NonEmpty, ...], Meta(min_length=1)] = ("localhost:9092",)
-    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")] = "ankusa."
+    prefix: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z",
+            description="1 to 100 of A-Z a-z 0-9 . _ -, with no dot in front",
+        ),
+    ] = "ankusa."
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 12
     replication: Annotated[int, Meta(ge=1, le=100)] = 3
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
@@ -80,7 +87,13 @@ class Http(Section, frozen=True, kw_only=True):
     port: Port = 4000
     max_body_bytes: Annotated[int, Meta(ge=1, le=64_000_000)] = 8_000_000
     routing: Literal["path", "tenant_path"] = "path"
-    prefix: Annotated[str, Meta(pattern=r"^(?:/[A-Za-z0-9_-]+)+\Z")] = "/webhooks"
+    prefix: Annotated[
+        str,
+        Meta(
+            pattern=r"^(?:/[A-Za-z0-9_-]+)+\Z",
+            description="one or more /segment of A-Z a-z 0-9 _ -, with no slash behind",
+        ),
+    ] = "/webhooks"
 
 
 class AdminToken(Section, frozen=True, kw_only=True):
@@ -88,7 +101,7 @@ class AdminToken(Section, frozen=True, kw_only=True):
 
     scopes: Annotated[tuple[str, ...], Meta(min_length=1)]
     token: str | None = None
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")] | None = None
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="64 of 0-9 a-f")] | None = None
     name: str | None = None
 
     def __repr__(self) -> str:

@@ -147,9 +147,18 @@ def _reworded(what: str, kind: Any) -> str:
     if what.startswith("Invalid enum value"):
         return f"must be one of {', '.join(_choices(kind))}"
     if "matching regex" in what:
-        return f"must match {what.split('regex ', 1)[1]}"
+        return f"must be {_described(kind) or 'text that matches ' + what.split('regex ', 1)[1]}"
     text = re.sub(r"`([a-z| ]+)`", lambda match: _in_words(match[1]), what)
     return text[0].lower() + text[1:]
+
+
+def _described(kind: Any) -> str | None:
+    """What the type says of its pattern, for an optional type too."""
+    for part in get_args(kind):
+        words = part.description if isinstance(part, msgspec.Meta) else _described(part)
+        if words is not None:
+            return words
+    return None
 
 
 def _in_words(names: str) -> str:

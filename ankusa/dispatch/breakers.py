@@ -6,12 +6,15 @@ restart keeps every open breaker and stampedes no dead sink. Never parks a row i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Set
 
 from ankusa.core import breaker as core
 from ankusa.core.breaker import BreakerSettings, Phase, Verdict
 from schemas.config import Dispatch
 from schemas.records import Breaker, BreakerMove, BreakerState
+
+log = logging.getLogger("ankusa.dispatch")
 
 PROBE_PARK_MS = 1000
 """Rows claimed while a probe runs come back after a second, or after as long as the probe has run already: soon when
@@ -66,6 +69,8 @@ class Breakers:
             return False
         if after.state is BreakerState.CLOSED and not after.failures:
             self._by_key.pop(key, None)
+            if before.state is BreakerState.OPEN:
+                log.info("event=breaker_closed key=%s", key)
         else:
             self._by_key[key] = after
         self._changed.add(key)

@@ -32,7 +32,8 @@ GIVE_UP_S = 60.0
 """A node that has not answered for so long while watched counts as failed; its job goes on by itself."""
 
 STARTED = frozenset({"running", "done"})
-_INTEGERS = frozenset({"since", "until", "from", "to", "sink"})
+_TIMES = frozenset({"since", "until", "from", "to"})
+_INTEGERS = _TIMES | {"sink"}
 _LISTS = frozenset({"tenants"})
 _INTEGER_LISTS = frozenset({"sinks"})
 
@@ -50,7 +51,8 @@ class Node(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """What is known of one node: its `job` (or `plan`) as it last answered, and `trouble` with it, if any.
 
-    `lost` says that the trouble is final. `created` is False for a job that was there already.
+    `lost` says that the trouble is final, `refused` that the node said no to what it was asked, so that the same again
+    is no use. `created` is False for a job that was there already.
     """
 
     node: Node
@@ -59,6 +61,7 @@ class Report(Struct, frozen=True):
     created: bool = False
     trouble: str | None = None
     lost: bool = False
+    refused: bool = False
 
     @property
     def state(self) -> str:
@@ -66,6 +69,12 @@ class Report(Struct, frozen=True):
         if self.lost or (self.job is None and self.trouble is not None):
             return "failed"
         return "unreachable" if self.trouble is not None else str(self.job["state"] if self.job else "planned")
+
+    def may_have(self, job_id: str) -> bool:
+        """Whether the node may have a job of this id: it says so, or it did not say whether it made one."""
+        if self.job is None:
+            return not self.refused
+        return self.created or self.job["id"] == job_id
 
 
 class NodeError(Exception):
@@ -118,7 +127,8 @@ def parse_filters(pairs: Sequence[str]) -> dict[str, Any]:
             else:
                 found[key] = value
         except ValueError:
-            raise ValueError(f"{key}: must be a whole number (times are unix milliseconds)") from None
+            unit = " (times are unix milliseconds)" if key in _TIMES else ""
+            raise ValueError(f"{key}: must be a whole number{unit}") from None
     return found
 
 
@@ -140,7 +150,7 @@ class Fleet:
             try:
                 status, answer = self._ask(node, "POST", "/v1/replays", body, timeout_s)
             except NodeError as error:
-                return Report(node, trouble=str(error), lost=True)
+                return Report(node, trouble=str(error), lost=True, refused=error.final)
             if planned:
                 return Report(node, plan=answer)
             return Report(node, job=answer, created=status == 202)
@@ -216,6 +226,8 @@ def refusal(status: int, answer: Mapping[str, Any]) -> str:
     words = [f"answered {status}", str(answer.get("error", "without a reason"))]
     if status == 401:
         words.append("(give a token: --token or ANKUSA_TOKEN)")
+    if status == 404 and answer.get("error") == "not_found":
+        words.append("(no admin API: a node's is on its admin.port, 4002 unless set)")
     named = [str(answer[key]) for key in ("field", "role", "message", "limit") if answer.get(key)]
     return " ".join(words) + (f": {' '.join(named)}" if named else "")
 

@@ -129,6 +129,19 @@ def show_plans(console: Console, reports: Sequence[Report]) -> None:
     )
 
 
+def show_found(console: Console, reports: Sequence[Report], job_id: str) -> None:
+    """The nodes that had an unfinished job of the same kind and filter, and answered that one in place of a new one."""
+    for report in reports:
+        if report.job is not None and not report.created and report.job["id"] != job_id:
+            console.print(
+                f"{report.node.name}  has this replay already: job {report.job['id']} at {report.job['rate']:,} a "
+                "second, which --rate does not change; PATCH it to do that",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
 def show_outcome(console: Console, reports: Sequence[Report]) -> None:
     """A line for each node and the sum."""
     for report in reports:

@@ -140,7 +140,8 @@ class Operator:
         record = JobPatch(job_id, self._host.now(), patch.state, patch.rate, patch.max_lag_ms)
         try:
             await self._host.command(record)
-            log.info("event=replay_changed id=%s state=%s rate=%s", job_id, patch.state, patch.rate)
+            state = "-" if patch.state is None else patch.state.name.lower()
+            log.info("event=replay_changed id=%s state=%s rate=%s", job_id, state, patch.rate or "-")
             changed = self.get(job_id)
             if patch.state is JobState.CANCELLED:
                 await drop_surplus(self._host)

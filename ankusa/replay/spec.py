@@ -147,7 +147,7 @@ def parse_start(body: object) -> StartSpec | Invalid:
     filters = _FILTERS[kind]
     for key in body:
         if key not in COMMON_KEYS and key not in filters:
-            return Invalid(str(key), f"is not a key of a replay of kind {kind}")
+            return Invalid(str(key), f"is not a key of a replay of kind {kind}; its filters are {', '.join(filters)}")
     common, chosen = _checked(body, _COMMON), _checked(body, filters)
     if isinstance(common, Invalid):
         return common

@@ -38,10 +38,14 @@ class EgressSpecError(ValueError):
 
 
 class Refusal(Struct, frozen=True):
-    """The guard's no. `str()` of it is the stable word and the reason; no userinfo, path or query is in it."""
+    """The guard's no. `str()` of it is the stable word and the reason; no userinfo, path or query is in it.
+
+    `allowable` says that `egress.allow` could let the destination through.
+    """
 
     WORD: ClassVar[str] = "egress_denied"
     reason: str
+    allowable: bool = False
 
     def __str__(self) -> str:
         return f"{self.WORD}: {self.reason}"
@@ -100,7 +104,7 @@ class Egress:
         if parsed is None:
             return Refusal("not an IP address, or one with a zone")
         refusing = addresses.refusing_block(*parsed, self._blocks)
-        return Refusal(f"{ip} may not be reached ({refusing})") if refusing else None
+        return Refusal(f"{ip} may not be reached ({refusing})", allowable=True) if refusing else None
 
     def judge_url(self, url: str) -> Refusal | Destination:
         """Judge all that a URL shows without asking a resolver: scheme, userinfo, port, and an address as host."""
@@ -133,7 +137,7 @@ class Egress:
         names_loopback = name in _LOOPBACK_NAMES or name.endswith(".localhost")
         if not names_loopback or name in self._hosts or any(self.judge_address(ip) is None for ip in _LOOPBACKS):
             return None
-        return Refusal(f"{judged.host} names the node itself")
+        return Refusal(f"{judged.host} names the node itself", allowable=True)
 
     async def resolve(self, destination: Destination) -> list[str] | Refusal | Unresolved:
         """The addresses that may be connected to, in the resolver's order, each judged now.

@@ -27,7 +27,7 @@ from ankusa.sinks import (
 from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.connections import Destinations
 from ankusa.sinks.contract import OptionError, SinkClient
-from ankusa.sinks.egress import Egress
+from ankusa.sinks.egress import Egress, Refusal
 from ankusa.sinks.http import HttpSink
 from ankusa.sinks.http_options import parse_options
 from ankusa.sinks.log import LogSink, parse_level
@@ -65,9 +65,14 @@ def check_sink(sink: Sink, egress: Egress) -> None:
     _sink_type(sink.type).check(sink, egress)
 
 
+def _denied(refusal: Refusal) -> str:
+    """The guard's no with the way out, for whoever writes the configuration."""
+    return f"{refusal}; if it is wanted, name it in egress.allow" if refusal.allowable else str(refusal)
+
+
 def _check_http(sink: Sink, egress: Egress) -> None:
     if refusal := egress.check_destination(parse_options(sink.options).url):
-        raise OptionError("url", str(refusal))
+        raise OptionError("url", _denied(refusal))
 
 
 def _build_http(sink: Sink, source_id: str, ctx: SinkContext) -> SinkClient:
@@ -98,7 +103,7 @@ def _check_sqs(sink: Sink, egress: Egress) -> None:
     _needs("aiobotocore", "sqs")
     parsed = sqs_options.parse_options(sink.options)
     if refusal := egress.check_destination(parsed.endpoint):
-        raise OptionError("endpoint" if sink.options.get("endpoint") else "queue_url", str(refusal))
+        raise OptionError("endpoint" if sink.options.get("endpoint") else "queue_url", _denied(refusal))
 
 
 def _build_sqs(sink: Sink, source_id: str, ctx: SinkContext) -> SinkClient:
@@ -113,7 +118,7 @@ def _check_google_pubsub(sink: Sink, egress: Egress) -> None:
     if parsed.auth == "service_account":
         _needs("google.auth", "google_pubsub", "auth")
     if refusal := egress.check_destination(parsed.endpoint):
-        raise OptionError("endpoint", str(refusal))
+        raise OptionError("endpoint", _denied(refusal))
 
 
 def _build_google_pubsub(sink: Sink, source_id: str, ctx: SinkContext) -> SinkClient:

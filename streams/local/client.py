@@ -90,6 +90,7 @@ class SocketLog:
         self._probes: dict[int, asyncio.Future[str]] = {}
         self._connector: asyncio.Task[None] | None = None
         self._reason = "the engine is not connected"
+        self._met = False
 
     @property
     def connected(self) -> bool:
@@ -197,7 +198,7 @@ class SocketLog:
     async def _use(self, link: Link) -> None:
         """Send again what the last connection left unanswered, and stay until this one is lost."""
         log.info("event=engine_connected resent=%d", len(self._appends))
-        self._link = link
+        self._link, self._met = link, True
         for request_id, append in self._appends.items():
             self._arm(append, append.ends_s)
             link.send(Kind.APPEND, request_id, append.payload(again=True))
@@ -215,9 +216,10 @@ class SocketLog:
                     answered.set_result(self._reason)
 
     def _say(self, reason: str) -> None:
-        """Log why there is no connection when that is news: an engine that stays away is one line."""
+        """Log why there is no connection when that is news: an engine that stays away is one line. One that never was
+        there yet is no trouble: a node's edges mostly start before its engine listens."""
         if reason != self._reason:
-            log.warning("event=engine_unavailable reason=%s", reason)
+            log.log(logging.WARNING if self._met else logging.INFO, "event=engine_unavailable reason=%s", reason)
         self._reason = reason
 
     def _on_frame(self, link: Link, kind: Kind, request_id: int, payload: bytes) -> None:

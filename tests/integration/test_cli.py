@@ -183,7 +183,9 @@ def test_serve_says_which_port_is_taken(tmp_path: Path, capsys: pytest.CaptureFi
         port = other.getsockname()[1]
         config = SOUND + f"http: {{port: {port}}}\nadmin: {{port: 0}}\nnode: {{data_dir: {tmp_path / 'data'}}}\n"
         assert cli.main(["serve", "--config", write(tmp_path, config)]) == 1
-    assert f"http.port: cannot listen on 127.0.0.1:{port}: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"http.port: cannot listen on 127.0.0.1:{port}: " in said
+    assert "end what listens there, or set another port" in said
 
 
 @pytest.mark.parametrize(
@@ -245,6 +247,25 @@ def test_replay_fails_when_one_node_does_and_says_how_to_go_on(capsys: pytest.Ca
     assert "store_unavailable" in said.out
     assert "1 failed, 1 running" in said.out
     assert "--job-id" in said.err
+
+
+def test_replay_names_the_job_that_a_node_has_already(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FakeNode((200, {**JOB, "rate": 7}))) as address:
+        assert cli.main(["replay", "--nodes", address.name, "--kind", "dlq", "--rate", "50"]) == 0
+    said = capsys.readouterr().out
+    assert f"{address.name}  has this replay already: job {JOB['id']} at 7 a second" in said
+    assert not any(line.startswith("job ") for line in said.splitlines())  # no node has the id that was sent
+
+
+def test_replay_that_every_node_refuses_advises_no_job_id(capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = {"error": "invalid_filter", "field": "kind", "message": "must be one of dlq"}
+    with serving(FakeNode((400, refusal))) as a, serving(FakeNode((404, {"error": "not_found"}))) as b:
+        assert cli.main(["replay", "--nodes", f"{a.name},{b.name}", "--kind", "x"]) == 1
+    said = capsys.readouterr()
+    assert "kind must be one of dlq" in said.out
+    assert "no admin API" in said.out
+    assert "--job-id" not in said.err
+    assert "mend what was refused" in said.err
 
 
 def test_replay_dry_run_shows_the_plan_and_names_no_job(capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,6 +153,8 @@ def test_a_url_that_the_guard_refuses_is_a_config_error(url: str) -> None:
     assert caught.value.field == "url"
     assert caught.value.message.startswith("egress_denied: ")
     assert "hush" not in str(caught.value)
+    could_be_allowed = not url.startswith("ftp:") and "hush" not in url
+    assert caught.value.message.endswith("; if it is wanted, name it in egress.allow") is could_be_allowed
 
 
 def test_it_passes_when_allowed() -> None:
