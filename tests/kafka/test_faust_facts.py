@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
@@ -19,6 +21,7 @@ from schemas import records
 from schemas.records import Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Takeover, Topic
 from streams.kafka import places
 from streams.kafka.app import build_app
+from streams.kafka.partition import Opening, Partition
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.recovery import BulkRecovery
 from streams.kafka.sender import Sender
@@ -157,6 +160,33 @@ async def test_a_page_of_an_owner_of_before_is_refused_in_the_fold(broker: str, 
         assert kept is not None
         assert row is not None
         assert (kept.cursor, kept.moved, row.state) == (None, 0, records.RowState.DEAD)
+
+
+@in_loop
+async def test_what_an_owner_of_before_still_sends_is_refused_by_the_brokers(broker: str, tmp_path: Path) -> None:
+    """However late it comes out of a queue: compaction keeps the last writer's entries."""
+    fleet = Fleet(broker, partitions=1)
+    acknowledged: list[str] = []
+    with ThreadPoolExecutor(4) as executor:
+        first = await Partition.open(_opening(fleet, tmp_path / "1", "first", executor), 0, lambda: False)
+        second = await Partition.open(_opening(fleet, tmp_path / "2", "second", executor), 0, lambda: False)
+        assert not await first.still_owned()
+        assert await second.still_owned()
+        await until_async(lambda: first.lost is not None, "the first knows")
+        refused = await first.take(Topic.HOOKS, 0, AT, hooks("late"), lambda: acknowledged.append("late"))
+        assert refused is None
+        assert await second.take(Topic.HOOKS, 0, AT, hooks("mine"), lambda: acknowledged.append("mine")) is not None
+        assert await second.sender.drained(60)
+        await first.close()
+        await second.close()
+    assert acknowledged == ["mine"]
+    entries = await asyncio.to_thread(fleet.read, fleet.names.changelog)
+    assert not any(b"late" in (entry.value or b"") for entry in entries)
+
+
+def _opening(fleet: Fleet, folder: Path, owner: str, executor: ThreadPoolExecutor) -> Opening:
+    node = msgspec.structs.replace(fleet.config.node, data_dir=str(folder))
+    return Opening(msgspec.structs.replace(fleet.config, node=node), owner, Tables, executor)
 
 
 def test_standbys_are_off(broker: str, tmp_path: Path) -> None:
