@@ -110,6 +110,18 @@ class SourceStore:
         for reason in unreadable:
             log.error("event=source_ignored source=%s", reason.replace(" ", " reason=", 1))
 
+    def follow(self, changes: Mapping[str, SourceChange | None]) -> None:
+        """Take up what was stored since, here or by another node: the last change of each source, None of one that is
+        gone. One that cannot be read stays as it was."""
+        for source_id, change in changes.items():
+            if change is None:
+                self._entries.pop(source_id, None)
+                continue
+            try:
+                self._entries[source_id] = specs.read(change, self._seal, self._config().dispatch.retry)
+            except UnreadableError as error:
+                log.error("event=source_ignored source=%s reason=%s", source_id, error)
+
     async def reseal(self) -> None:
         """Seal with the first key what an older one sealed, or none did. Raises StoreError."""
         stale, self._stale = self._stale, []

@@ -134,7 +134,7 @@ class FleetLog:
         if error is not None:
             raise error
 
-    async def deliver(self, topic: Topic, number: int, value: bytes, key: bytes | None = None) -> None:
+    async def deliver(self, topic: Topic, number: int, value: bytes | None, key: bytes | None = None) -> None:
         """Append a record to any partition, and wait until the log has it. Raises StoreError."""
         future: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self.send(topic, number, value, partial(_resolve, future), key)

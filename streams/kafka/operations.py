@@ -1,7 +1,7 @@
 """The admin API's port on a worker: it answers for the partitions that it owns now.
 
 Owns the joining of the parts; the work of each answer is that of the embedded host's modules, over all owned tables as
-one. What is the fleet's and not a worker's (rate limits, setting sources up) is refused with the way out.
+one. What edges would have to follow and do not (overrides of rate limits) is refused with the way out.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Collection
 from importlib.metadata import version
 from typing import Any, cast
-
-from msgspec.structs import replace
 
 from ankusa.core import job as jobs
 from ankusa.metrics import Figures, FoldFigures, LaneFigures, Metrics
@@ -25,8 +23,7 @@ from ankusa.store.tables import Tables
 from schemas import records
 from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limit, Limits, Purged, Stats, TenantLimit
 from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
-from schemas.config import SourceStore as SourceSettings
-from schemas.records import Change, Purge, SourceChange, Topic
+from schemas.records import Purge, Topic
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.reading import FleetTables
@@ -47,8 +44,13 @@ class KafkaOperations:
         self._services = services
         self._gated = figures.Gated()
         self._metrics = Metrics()
-        static = replace(services.config, source_store=SourceSettings())
-        self.sources = SourceStore(_NoSources(), lambda: static, _NoSources(), _nobody)
+
+    @property
+    def sources(self) -> SourceStore:
+        """Raises StoreError until the topic of sources is read."""
+        if self._services.source_store is None:
+            raise StoreError("the topic of sources is not read yet")
+        return self._services.source_store
 
     def not_ready(self) -> dict[str, str]:
         if not self._services.fleet.partitions:
@@ -205,26 +207,3 @@ class _Pen:
 
     async def purge(self, record: Purge) -> None:
         await self._fleet.append(Topic.QUARANTINE, self._number, records.encode(record))
-
-
-class _NoSources:
-    """Sources are not set up through a worker: there is nothing to read, and the store refuses to write."""
-
-    def now(self) -> int:
-        raise NotImplementedError
-
-    def kept_sources(self) -> list[SourceChange]:
-        return []
-
-    async def change(self, record: SourceChange, audit: Change | None) -> None:
-        raise NotImplementedError
-
-    def unsettled(self, source_id: str) -> tuple[int, int]:
-        raise NotImplementedError
-
-    async def dead_letter_source(self, source_id: str) -> int | None:
-        raise NotImplementedError
-
-
-async def _nobody(source_id: str, source: object) -> None:
-    """Nobody is told of a change that there is not."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 
 from ankusa.claim_check.check_ins import CheckIns
 from ankusa.claim_check.stores import open_store
@@ -23,9 +24,10 @@ from ankusa.sinks.connections import Destinations
 from ankusa.sinks.contract import SinkClient
 from ankusa.sinks.egress import Egress
 from ankusa.sinks.registry import SinkContext
-from schemas.config import Config
+from ankusa.source_store.store import SourceStore
+from schemas.config import Config, ManagedSource
 from schemas.edge_update import EdgeUpdate
-from schemas.records import Topic
+from schemas.records import SourceChange, Topic
 from streams.kafka.bodies import Bodies
 from streams.kafka.delivery import Delivery
 from streams.kafka.dispatch_host import KafkaDispatchHost
@@ -39,6 +41,7 @@ from streams.kafka.reclaiming import Reclaiming
 from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
 from streams.kafka.source_feed import SourceFeed
+from streams.kafka.source_host import KafkaSourceHost
 from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.worker")
@@ -68,6 +71,7 @@ class Services:
         self.replays = Operator(node_replays, self.replaying.wake)
         self.reclaiming = Reclaiming(self.fleet)
         self.feed: SourceFeed | None = None
+        self.source_store: SourceStore | None = None
         self.owned = owned
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -77,8 +81,9 @@ class Services:
     def start(self) -> None:
         """Follow the partitions, once the sources are known: a row whose source is not known yet would die."""
         if self.config.source_store.type == "persistent":
-            self.feed = SourceFeed(self.config, self._take)
+            self.feed = SourceFeed(self.config, self._take, self._stored)
         else:
+            self._stored({})
             self._follow()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each.run_for_ever()) for each in (self.healing, self.reclaiming)]
@@ -100,6 +105,18 @@ class Services:
         )
 
     # -- sources ------------------------------------------------------------------
+
+    def _stored(self, changes: Mapping[str, SourceChange | None]) -> None:
+        """Know what is kept of the sources that the API set up: all of it, then what has changed."""
+        if self.source_store is None:
+            host = KafkaSourceHost(self.fleet, self.dispatcher, changes)
+            self.source_store = SourceStore(host, lambda: self.config, host, self._announce)
+        else:
+            self.source_store.follow(changes)
+
+    async def _announce(self, source_id: str, source: ManagedSource | None) -> None:
+        """Go by a change that was made here; edges and other workers hear of it from the topic."""
+        self._take(EdgeUpdate(False, ((source_id, source),)))
 
     def _take(self, update: EdgeUpdate) -> None:
         """Go by the sources that the API set up."""
@@ -160,7 +177,13 @@ class Services:
 def topics(config: Config) -> dict[Topic, str]:
     """The names of the topics that services publish to."""
     names = TopicNames(config.kafka.prefix)
-    return {Topic.OUTCOMES: names.outcomes, Topic.REPLAYS: names.replays, Topic.QUARANTINE: names.quarantine}
+    return {
+        Topic.OUTCOMES: names.outcomes,
+        Topic.REPLAYS: names.replays,
+        Topic.QUARANTINE: names.quarantine,
+        Topic.SOURCES: names.sources,
+        Topic.AUDIT: names.audit,
+    }
 
 
 async def _close_all(sinks: list[SinkClient]) -> None:

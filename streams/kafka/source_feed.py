@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
@@ -20,11 +20,13 @@ from ankusa.source_store.spec import UnreadableError
 from ankusa.source_store.store import UnreadableSourcesError
 from schemas.config import Config, ManagedSource
 from schemas.edge_update import EdgeUpdate
-from schemas.records import DecodeError, decode_source_change
+from schemas.records import DecodeError, SourceChange, decode_source_change
 from streams.kafka.clients import client_log, client_settings
 from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.edge")
+
+Stored = Callable[[Mapping[str, SourceChange | None]], None]
 
 POLL_S = 0.5
 """How long the thread waits for a change in one go, and so a close for the thread."""
@@ -33,10 +35,14 @@ BATCH = 500
 
 
 class SourceFeed:
-    """The feed of one edge process, in the event loop that makes it. `take` is given each update there."""
+    """The feed of one process, in the event loop that makes it. `take` is given each update there; before it, `stored`
+    the changes as they are kept, None for what is gone."""
 
-    def __init__(self, config: Config, take: Callable[[EdgeUpdate], None]) -> None:
+    def __init__(
+        self, config: Config, take: Callable[[EdgeUpdate], None], stored: Stored = lambda changes: None
+    ) -> None:
         self._take = take
+        self._stored = stored
         self._topic = TopicNames(config.kafka.prefix).sources
         self._seal = Seal(config.source_store.secret_key)
         self._retry = config.dispatch.retry
@@ -51,6 +57,7 @@ class SourceFeed:
         self._closing = threading.Event()
         self._told = False
         self._changes: dict[str, ManagedSource | None] = {}
+        self._kept: dict[str, SourceChange | None] = {}
         self._unreadable: dict[str, str] = {}
         self.failed: asyncio.Future[UnreadableSourcesError] = self._loop.create_future()
         """Done when the edge must not go on."""
@@ -89,15 +96,16 @@ class SourceFeed:
         source_id = key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
         self._unreadable.pop(source_id, None)
         try:
-            self._changes[source_id] = None if value is None else self._source(value)
+            change = None if value is None else decode_source_change(value)
+            self._changes[source_id] = None if change is None else self._source(change)
+            self._kept[source_id] = None if change is None or change.spec is None else change
         except UnreadableError as unread:
             self._unreadable[source_id] = str(unread)
         except DecodeError:
             self._unreadable[source_id] = "is damaged"
         return False
 
-    def _source(self, value: bytes) -> ManagedSource | None:
-        change = decode_source_change(value)
+    def _source(self, change: SourceChange) -> ManagedSource | None:
         return None if change.spec is None else specs.read(change, self._seal, self._retry).source
 
     def _tell(self) -> None:
@@ -111,7 +119,9 @@ class SourceFeed:
         for reason in unreadable:
             log.error("event=source_ignored source=%s", reason.replace(" ", " reason=", 1))
         update = EdgeUpdate(whole=not self._told, sources=tuple(self._changes.items()))
-        self._told, self._changes = True, {}
+        kept = self._kept
+        self._told, self._changes, self._kept = True, {}, {}
+        self._hand(self._stored, kept)
         self._hand(self._taken, update)
 
     def _hand(self, call: Callable[..., None], value: object) -> None:

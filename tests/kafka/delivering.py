@@ -36,6 +36,7 @@ def worker(fleet: Fleet, folder: Path, url: str, admin_port: int | None = None, 
         "egress": {"allow": ["127.0.0.0/8"]},
         "dispatch": {"breaker_failures": 0, **dispatch},
         "admin": {"enabled": admin_port is not None, "port": admin_port or 0},
+        "source_store": {"type": "persistent"},
     }
     return WorkerProcess(fleet, folder, MODULE, **sections)
 
@@ -52,8 +53,9 @@ def owns(process: WorkerProcess, count: int) -> None:
 
 @contextmanager
 def edge(fleet: Fleet, folder: Path) -> Iterator[Served]:
-    """An edge process that accepts."""
-    with serving(folder, fleet.config, egress={"allow": ["192.0.2.0/24"]}) as served:
+    """An edge process that accepts, for sources of its file and of the API."""
+    sections = {"egress": {"allow": ["192.0.2.0/24"]}, "source_store": {"type": "persistent"}}
+    with serving(folder, fleet.config, **sections) as served:
         yield served
 
 
@@ -88,3 +90,6 @@ class Admin:
         status, answer = ask(self.port, "POST", path, dict(body))
         assert status in (200, 201, 202), answer
         return answer
+
+    def status(self, method: str, path: str) -> int:
+        return ask(self.port, method, path)[0]
