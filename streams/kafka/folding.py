@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ankusa.core import ops as operations
 from ankusa.store import keys
+from ankusa.store.database import Batch
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Applied, Tables
 from schemas.records import DecodeError, Topic
@@ -40,6 +41,15 @@ class Folded(NamedTuple):
     entries: Sequence[Entry]
     skipped: bool = False
     takeover: str | None = None
+
+
+class _Filled(NamedTuple):
+    """A batch that is ready to be written, and what it holds."""
+
+    batch: Batch
+    entries: Sequence[Entry]
+    ops: Sequence[operations.Op]
+    applied: Applied
 
 
 class Figures(Struct):
@@ -100,7 +110,7 @@ class PartitionFold:
             return Folded(self.turn, (), skipped=True)
         record = RecordFold(self.partition, topic, self._markers.following(topic, offset, timestamp_ms), self.tables)
         try:
-            return self._write(record, record.fold(value))
+            filled = self._filled(record, record.fold(value))
         except StoreError:
             raise
         except Exception as error:  # whatever it is, it is this record's alone, and the next one is folded
@@ -110,10 +120,14 @@ class PartitionFold:
                 exc_info=None if isinstance(error, DecodeError) else error,
             )
             record.unreadable(error)
-            return self._write(record, [])
+            filled = self._filled(record, [])
+        # Whatever fails from here on is not the record's fault: it is in the store, or the store refuses.
+        self.tables.database.write(filled.batch)
+        self._written(record, filled)
+        return Folded(record.marker.turn, filled.entries, takeover=record.takeover)
 
-    def _write(self, record: RecordFold, ops: Sequence[operations.Op]) -> Folded:
-        """Steps 3 to 5."""
+    def _filled(self, record: RecordFold, ops: Sequence[operations.Op]) -> _Filled:
+        """Step 3."""
         database, marker = self.tables.database, record.marker
         batch = database.batch()
         recorder = Recorder(batch, self._letters)
@@ -122,19 +136,18 @@ class PartitionFold:
         recorder.put(marker_key(record.topic), encode_marker(marker), database.handles["meta"])
         entries = recorder.entries(marker.turn)
         batch.put(keys.u64(marker.turn), encode_entries(entries), database.handles["log"])
-        database.write(batch)
-        self._written(record, ops, applied)
-        return Folded(marker.turn, entries, takeover=record.takeover)
+        return _Filled(batch, entries, ops, applied)
 
-    def _written(self, record: RecordFold, ops: Sequence[operations.Op], applied: Applied) -> None:
+    def _written(self, record: RecordFold, filled: _Filled) -> None:
+        """Steps 4 and 5 are done: memory follows."""
         self._markers.folded(record.topic, record.marker)
         self.set_asides.added(record.asides)
-        applied.written()
-        record.remember(ops)
-        applied.announce()
+        filled.applied.written()
+        record.remember(filled.ops)
+        filled.applied.announce()
         self.figures.records += 1
         self.figures.refused_pages += record.refused
-        self.figures.rows += sum(type(op) is operations.PutRow for op in ops)
+        self.figures.rows += sum(type(op) is operations.PutRow for op in filled.ops)
 
     # -- what the changelog has -----------------------------------------------
 

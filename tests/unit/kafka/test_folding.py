@@ -199,6 +199,23 @@ def test_a_store_that_refuses_is_no_poison(partition: Partition, monkeypatch: py
     assert partition.tables.counts.total() == (1, 0, 0)
 
 
+def test_a_fault_behind_the_write_is_no_poison(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is in the store: it must neither be set aside nor lose its entries of the changelog."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setattr(partition.tables, "remember", fail)
+    with pytest.raises(TypeError):
+        partition.add(Topic.HOOKS, hooks("a"))
+    assert partition.fold.set_asides.count == 0
+    ((_, entries),) = partition.fold.unsent()
+    assert any(key.startswith(b"r") for key, _ in entries)
+    partition.reopen()
+    assert partition.fold.offset(Topic.HOOKS) == 0
+    assert partition.tables.counts.total()[0] == 1
+
+
 def test_a_page_of_an_owner_of_before_is_refused_whole(partition: Partition) -> None:
     partition.add(Topic.HOOKS, hooks("a"))
     seq = partition.seq("a")
