@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ankusa import heap
 from ankusa.clock import now_ms
-from ankusa.config import ConfigError, load, reloadable_changes
+from ankusa.config import ConfigError, load, reloadable_changes, taken_up
 from ankusa.edge.batcher import Batcher
 from ankusa.edge.ingest import Ingest
 from ankusa.edge.log import EdgeLog
@@ -51,11 +51,12 @@ class Edge:
         return self._batcher.hooks
 
     def reload(self, config: Config) -> None:
-        """Take up the sources of `config`; what else an edge reads of it waits for a restart."""
+        """Take up the sources of `config`; what else an edge reads of it waits for a restart. Raises ConfigError where
+        it cannot be taken up without one."""
         changed, needs_restart = reloadable_changes(self.config, config)
-        self._tables.reload(config)
-        self.config = config
-        self.reloaded(config)
+        self.config = taken_up(self.config, config)
+        self._tables.reload(self.config)
+        self.reloaded(self.config)
         log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))
 
     async def close(self) -> None:

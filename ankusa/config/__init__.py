@@ -10,7 +10,7 @@ from __future__ import annotations
 from ankusa.config.checks import validate_dispatch
 from ankusa.config.load import PATH_VARIABLE, load
 from ankusa.config.problems import ConfigError, Problem
-from ankusa.config.reload import reloadable_changes
+from ankusa.config.reload import reloadable_changes, taken_up
 from schemas.config_document import effective
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "effective",
     "load",
     "reloadable_changes",
+    "taken_up",
     "validate_dispatch",
 ]

@@ -123,7 +123,7 @@ def check_listeners(
         listeners.append(("claim_check", claim_check.ip, claim_check.port))
     if routes.enabled:
         listeners.append(("routes.admin", routes.admin.ip, routes.admin.port))
-        if not admin.tokens and not admin.insecure and not _is_loopback(routes.admin.ip):
+        if not admin.tokens and not admin.insecure and not is_loopback(routes.admin.ip):
             message = f"are required to listen on {routes.admin.ip} (routes.admin); or set admin.insecure: true"
             problems.add("admin.tokens", message)
     for index, (name, ip, port) in enumerate(listeners):
@@ -174,7 +174,7 @@ def _check_node(node: Node, problems: Problems) -> None:
 
 def _check_admin(admin: Admin, path: str, problems: Problems) -> None:
     _check_ip(admin.ip, join(path, "ip"), problems)
-    if admin.enabled and not admin.tokens and not admin.insecure and not _is_loopback(admin.ip):
+    if admin.enabled and not admin.tokens and not admin.insecure and not is_loopback(admin.ip):
         message = f"are required to listen on {admin.ip}, which others reach; or set admin.insecure: true"
         problems.add(join(path, "tokens"), message)
     seen: set[str] = set()
@@ -274,7 +274,7 @@ def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _is_loopback(ip: str) -> bool:
+def is_loopback(ip: str) -> bool:
     address = _address(ip)
     return address is None or address.is_loopback  # what is no address is noted where it stands
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from ankusa.claim_check.check_ins import CheckIns
 from ankusa.claim_check.stores import open_store
 from ankusa.clock import SteadyClock, jitter, now_ms, unguessable
-from ankusa.config import reloadable_changes
+from ankusa.config import reloadable_changes, taken_up
 from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
 from ankusa.replay.operator import Operator
@@ -129,8 +129,10 @@ class Services:
         self.dispatcher.wake()
 
     def reload(self, config: Config) -> list[str]:
-        """Take what may change while it runs; the answer names changed keys that need a restart and were not taken."""
+        """Take what may change while it runs; the answer names changed keys that need a restart and were not taken.
+        Raises ConfigError where it cannot be taken up without one."""
         changed, needs_restart = reloadable_changes(self.config, config)
+        config = taken_up(self.config, config)
         old = self.sink_context
         if config.egress != self.config.egress:
             self.sink_context = _context(config)

@@ -31,6 +31,7 @@ from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.operations import KafkaOperations
 from streams.kafka.services import Services
 from streams.kafka.topic_admin import topics_fit
+from streams.kafka.topics import hook_record_bytes
 from streams.kafka.worker import Worker, quiet_faust
 
 log = logging.getLogger("ankusa.worker")
@@ -47,7 +48,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
     if status or not checked.done():
         checked.cancel()
         return status
-    producer = LogProducer(lambda: open_producer(config.kafka))
+    producer = LogProducer(lambda: open_producer(config.kafka, hook_record_bytes(config)))
     worker = Worker(config, producer)
     services = Services(config, worker.owned, producer)
     try:
@@ -123,7 +124,7 @@ async def _reloads(
         try:
             config = await asyncio.to_thread(load, config_path, env)
             services.reload(config)
-            tokens.reconfigure(config.admin.tokens)
+            tokens.reconfigure(services.config.admin.tokens)
         except ConfigError as error:
             log.error("event=reload_refused reason=%s", error)
         except Exception:

@@ -16,7 +16,7 @@ from ankusa.claim_check.check_ins import CheckIns
 from ankusa.claim_check.retention import Retention
 from ankusa.claim_check.stores import open_store
 from ankusa.clock import jitter, now_ms, unguessable
-from ankusa.config import reloadable_changes
+from ankusa.config import reloadable_changes, taken_up
 from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
 from ankusa.replay.operator import Operator
@@ -145,8 +145,10 @@ class Engine:
         return await self.health.check()
 
     def reload(self, config: Config) -> list[str]:
-        """Take what may change while it runs; the answer names changed keys that need a restart and were not taken."""
+        """Take what may change while it runs; the answer names changed keys that need a restart and were not taken.
+        Raises ConfigError where it cannot be taken up without one."""
         changed, needs_restart = reloadable_changes(self.config, config)
+        config = taken_up(self.config, config)
         old = self.sink_context
         if config.egress != self.config.egress:
             self.sink_context = _context(config)

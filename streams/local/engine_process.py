@@ -159,7 +159,7 @@ async def _reloads(
         try:
             config = await asyncio.to_thread(load, config_path, env)
             engine.reload(config)
-            tokens.reconfigure(config.admin.tokens)
+            tokens.reconfigure(engine.config.admin.tokens)
             if edge is not None:
                 edge.reload(config)
         except ConfigError as error:

@@ -46,6 +46,19 @@ def test_a_changed_file_reloads(tmp_path: Path, edges: int) -> None:
         assert node.end() == 0
 
 
+def test_a_reload_opens_no_listener_that_others_reach(tmp_path: Path) -> None:
+    token = {"token": "abc", "scopes": ["admin"]}
+    config: dict[str, Any] = {"admin": {"ip": "0.0.0.0", "tokens": [token]}, "sources": {"first": SOURCE}}
+    with serving(tmp_path, config) as node:
+        port = node.admin_port
+        assert ask(port, "GET", "/v1/stats")[0] == 401
+        config["admin"] = {"ip": "127.0.0.1"}  # sound by itself, and for the node after a restart
+        (tmp_path / "ankusa.yaml").write_text(json.dumps(config))
+        poll("a refusal", lambda: "reload_refused reason=admin.tokens: cannot all go" in node.log())
+        assert ask(port, "GET", "/v1/stats")[0] == 401
+        assert node.end() == 0
+
+
 def test_an_engine_that_is_killed_is_started_again_beside_its_edge(tmp_path: Path) -> None:
     with serving(tmp_path, {"sources": {"first": SOURCE}}) as node:
         engine, edge = children(node.process.pid)

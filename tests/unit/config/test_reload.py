@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ankusa.config import ConfigError, reloadable_changes, validate_dispatch
+from ankusa.config import ConfigError, reloadable_changes, taken_up, validate_dispatch
 from schemas.config import Dispatch, Retry, TenantDispatch
 from tests.unit.config.files import SOUND, load_text
 
@@ -47,6 +47,43 @@ def test_changes(tmp_path: Path, new: str, now: list[str], later: list[str]) -> 
     before, after = load_text(tmp_path, SOUND), load_text(tmp_path, new)
     assert reloadable_changes(before, after) == (now, later)
     assert reloadable_changes(after, before) == (now, later)
+
+
+def test_what_needs_a_restart_is_not_taken_up_with_the_rest(tmp_path: Path) -> None:
+    before = load_text(tmp_path, SOUND)
+    new = load_text(
+        tmp_path,
+        TWO + "http: {port: 1}\nlog: {level: debug}\nadmin: {port: 2, tokens: [{token: abc, scopes: [read]}]}\n"
+        "dispatch: {concurrency: 8, batch: 1, retry: {max_attempts: 1}}\n",
+    )
+    running = taken_up(before, new)
+    assert reloadable_changes(before, running) == (["admin.tokens", "dispatch.concurrency", "sources.b"], [])
+    later = ["admin.port", "dispatch.batch", "dispatch.retry.max_attempts", "http.port", "log.level"]
+    assert reloadable_changes(running, new) == ([], later)  # named again at each reload until the restart
+    assert taken_up(running, before) == before
+
+
+REACHED = SOUND + "admin: {ip: 0.0.0.0, tokens: [{token: abc, scopes: [read]}]}"
+ROUTES_REACHED = SOUND + "admin: {tokens: [{token: abc, scopes: [read]}]}\n"
+ROUTES_REACHED += "routes: {enabled: true, admin: {ip: 0.0.0.0}}"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [REACHED, ROUTES_REACHED, REACHED + "\nroutes: {enabled: true, admin: {ip: 0.0.0.0}}"],
+    ids=["admin", "routes", "both"],
+)
+def test_tokens_stay_while_others_reach_the_listener(tmp_path: Path, now: str) -> None:
+    running = load_text(tmp_path, now)
+    with pytest.raises(ConfigError, match=r"admin\.tokens: cannot all go while the node listens on 0\.0\.0\.0"):
+        taken_up(running, load_text(tmp_path, SOUND))
+    other = load_text(tmp_path, SOUND + "admin: {tokens: [{token: xyz, scopes: [read]}]}")
+    assert taken_up(running, other).admin.tokens == other.admin.tokens
+
+
+def test_tokens_may_go_where_nobody_else_comes(tmp_path: Path) -> None:
+    running = load_text(tmp_path, SOUND + "admin: {tokens: [{token: abc, scopes: [read]}]}")
+    assert not taken_up(running, load_text(tmp_path, SOUND)).admin.tokens
 
 
 def test_a_renamed_source_is_two_changes(tmp_path: Path) -> None:
