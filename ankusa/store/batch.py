@@ -20,16 +20,17 @@ from schemas.records import BreakerState, Row, RowState
 class Writer:
     """One batch being filled: the keys of each operation, and what memory must learn when it is written."""
 
-    __slots__ = ("added", "batch", "changes", "handles", "settled")
+    __slots__ = ("added", "batch", "changed", "changes", "handles", "settled")
 
     def __init__(self, batch: Target, handles: Mapping[str, Any]) -> None:
         """`handles` are the families'. `changes` are of counts by sink key, `added` due keys by class and tenant,
-        `settled` seqs of which a row has gone."""
+        `settled` seqs of which a row has gone, `changed` places of rows that are others now."""
         self.batch = batch
         self.handles = handles
         self.changes: dict[str, list[int]] = {}
         self.added: list[tuple[bool, str, int, bytes]] = []
         self.settled: list[int] = []
+        self.changed: list[tuple[int, int]] = []
 
     def write(self, given: Iterable[ops.Op]) -> None:
         for op in given:
@@ -60,6 +61,8 @@ class Writer:
             self.batch.put(keys.dead_key(row.at, seq, sink), b"", self.handles["dead"])
             self.settled.append(seq)
             return
+        if was is not None:
+            self.changed.append((seq, sink))
         if row.state is RowState.MEMBER:
             assert row.lane is not None
             self.batch.put(keys.member_key(row.lane, row.place, seq), b"", self.handles["members"])

@@ -41,6 +41,9 @@ READ_AHEAD_BYTES = 8 << 10
 RECENT_OVERHEAD_BYTES = 600
 """What a remembered hook costs beside its bytes: the envelope, its strings, a row."""
 
+RECENT_HEADER_BYTES = 160
+"""What each header costs beside its bytes: two strings and their pair. A head may hold thousands of short ones."""
+
 
 class Tables:
     """The tables of one store. Not thread-safe: one thread writes and reads, only `Database.flush` runs beside it."""
@@ -60,6 +63,7 @@ class Tables:
             raise
         # Ordered, since the first of a plain dict that is emptied from its front is found by passing all that went.
         self._recent: OrderedDict[int, tuple[records.Envelope, bytes]] = OrderedDict()
+        self._recent_sizes: dict[int, int] = {}
         self._recent_rows: dict[tuple[int, int], Row] = {}
         self._recent_bytes = 0
 
@@ -144,15 +148,17 @@ class Tables:
         return rows
 
     def _read_ahead(self, places: list[tuple[int, int]], rows: list[Row | None]) -> None:
-        """Remember the small hooks of rows about to be attempted: together they cost a fifth of one by one. What
-        cannot be read is left for `hook` to say."""
-        seqs = list(
-            dict.fromkeys(
-                seq
-                for (seq, _), row in zip(places, rows, strict=True)
-                if row is not None and row.size_bytes <= READ_AHEAD_BYTES and seq not in self._recent
-            )
-        )
+        """Remember the small hooks of rows about to be attempted: together they cost a fifth of one by one. No more
+        than stay until then, and what cannot be read is left for `hook` to say."""
+        seqs: dict[int, None] = {}
+        left_bytes = self._recent_limit_bytes // 4
+        for (seq, _), row in zip(places, rows, strict=True):
+            if row is None or row.size_bytes > READ_AHEAD_BYTES or seq in self._recent or seq in seqs:
+                continue
+            left_bytes -= row.size_bytes + RECENT_OVERHEAD_BYTES
+            if left_bytes < 0:
+                break
+            seqs[seq] = None
         try:
             stored = self.database.get_many("hooks", [keys.u64(seq) for seq in seqs])
         except StoreError:
@@ -161,7 +167,7 @@ class Tables:
             if value is not None:
                 with contextlib.suppress(*records.DecodeError):
                     envelope, body = records.unframe_hook(value)
-                    self.remember(seq, records.decode_envelope(envelope), body, [])
+                    self.remember(seq, records.decode_envelope(envelope), body, [], len(value))
 
     def hook(self, seq: int) -> tuple[records.Envelope, bytes] | None:
         """A hook's envelope and body; None when it is not stored. Raises one of `records.DecodeError`."""
@@ -246,12 +252,17 @@ class Tables:
         self.counts.put(batch, writer.changes)
         return Applied(self, writer)
 
-    def remember(self, seq: int, envelope: records.Envelope, body: bytes, rows: list[tuple[int, Row]]) -> None:
-        """Keep a hook that was just stored in memory for its first attempts, and forget the oldest past the bound."""
+    def remember(
+        self, seq: int, envelope: records.Envelope, body: bytes, rows: list[tuple[int, Row]], size_bytes: int
+    ) -> None:
+        """Keep a hook that was just stored or read in memory for its next attempts, and forget the oldest past the
+        bound. `size_bytes` are the envelope's and the body's as stored: a head may be much larger than its body."""
+        size_bytes += RECENT_OVERHEAD_BYTES + RECENT_HEADER_BYTES * len(envelope.headers)
+        self._recent_bytes += size_bytes - self._recent_sizes.get(seq, 0)
         self._recent[seq] = (envelope, body)
+        self._recent_sizes[seq] = size_bytes
         for sink, row in rows:
             self._recent_rows[seq, sink] = row
-        self._recent_bytes += len(body) + RECENT_OVERHEAD_BYTES
         while self._recent_bytes > self._recent_limit_bytes:
             oldest = next(iter(self._recent))
             self.forget(oldest)
@@ -261,9 +272,14 @@ class Tables:
         held = self._recent.pop(seq, None)
         if held is None:
             return
-        self._recent_bytes -= len(held[1]) + RECENT_OVERHEAD_BYTES
+        self._recent_bytes -= self._recent_sizes.pop(seq)
         for sink in range(len(held[0].sinks)):
             self._recent_rows.pop((seq, sink), None)
+
+    def forget_row(self, place: tuple[int, int]) -> None:
+        """A row is another now, and was perhaps never claimed here: where partitions move, outcomes of their last owner
+        are folded behind the commits they are of."""
+        self._recent_rows.pop(place, None)
 
     def close(self) -> None:
         self.database.close()
@@ -289,19 +305,22 @@ def _held(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, records
 class Applied:
     """What memory must learn of a batch: nothing of RocksDB, so that a late one never keeps a closed store's lock."""
 
-    __slots__ = ("_added", "_changes", "_settled", "_tables")
+    __slots__ = ("_added", "_changed", "_changes", "_settled", "_tables")
 
     def __init__(self, tables: Tables, writer: Writer) -> None:
         self._tables = tables
         self._changes = writer.changes
         self._added = writer.added
         self._settled = writer.settled
+        self._changed = writer.changed
 
     def written(self) -> None:
         """The batch is in the store."""
         self._tables.counts.written(self._changes)
         for seq in self._settled:
             self._tables.forget(seq)
+        for place in self._changed:
+            self._tables.forget_row(place)
 
     def announce(self) -> None:
         """Its pending rows may be claimed."""

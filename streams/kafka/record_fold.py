@@ -152,4 +152,4 @@ class RecordFold:
         for seq in stored:
             hook = self._hooks[places.index_of(seq)]
             if hook is not None:
-                self._tables.remember(seq, hook[0], hook[2], rows.get(seq, []))
+                self._tables.remember(seq, hook[0], hook[2], rows.get(seq, []), len(hook[1]) + len(hook[2]))

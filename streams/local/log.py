@@ -105,9 +105,10 @@ class LocalLog:
         for op in ops:
             if type(op) is operations.PutRow and op.row is not None and op.row.state is RowState.PENDING:
                 rows.setdefault(op.seq, []).append((op.sink, op.row))
-        for (envelope, _, body), answer in zip(hooks, answers, strict=True):
+        for (envelope, envelope_bytes, body), answer in zip(hooks, answers, strict=True):
             if type(answer) is fold.Accepted:
-                self.tables.remember(answer.seq, envelope, body, rows.get(answer.seq, []))
+                size_bytes = len(envelope_bytes) + len(body)
+                self.tables.remember(answer.seq, envelope, body, rows.get(answer.seq, []), size_bytes)
 
     def publish(self, record: OutcomeRecord, row_of: fold.Tables | None = None) -> None:
         """Append outcomes or a replay page. Not durable by itself: losing it means redelivery, never loss."""
