@@ -198,7 +198,7 @@ def _flow(figures: Figures) -> Iterator[Metric]:
     yield _gauge("window_max_bytes", "The budget of stored bytes claimed at once.", window.max_bytes)
     yield from _lanes(figures.lanes)
     yield _gauge("open_breakers", "Sink keys whose breaker is open, or half-open.", figures.open_breakers)
-    yield _counter("outcomes", "Moves of delivery rows.", "outcome", figures.outcomes)
+    yield _counter("outcomes", "Outcomes of rows; what replays revive their jobs count.", "outcome", figures.outcomes)
     yield _counter("attempts", "Attempts at sinks, by result.", "result", figures.attempts.results)
     yield _durations(figures.attempts)
     if figures.claim_check is not None:

@@ -22,7 +22,7 @@ from ankusa.store.tables import Tables
 from schemas import records
 from schemas.api import Job, Lanes, Rows, SinkStats, Stats, TenantStats, Window
 from schemas.api_requests import PAGE_LIMIT, StatsQuery
-from schemas.records import Breaker, JobState
+from schemas.records import Breaker, JobState, OutcomeKind
 from streams.local.lane_sweep import LaneSweep
 from streams.local.operations import cursor as cursors
 from streams.local.operations.names import OUTCOMES
@@ -80,7 +80,9 @@ def claim_check(dispatcher: Dispatcher) -> ClaimCheckFigures | None:
 
 
 def outcomes(dispatcher: Dispatcher) -> dict[str, int]:
-    return {OUTCOMES[kind]: count for kind, count in dispatcher.stats.outcomes.items()}
+    """By kind, but for what replays revive: no dispatcher sees that, and a count that stays 0 would be a lie."""
+    counts = dispatcher.stats.outcomes.items()
+    return {OUTCOMES[kind]: count for kind, count in counts if kind is not OutcomeKind.REVIVED}
 
 
 def jobs_by_state(kept: Sequence[records.Job]) -> dict[str, int]:
