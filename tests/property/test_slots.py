@@ -24,6 +24,19 @@ Item = tuple[str, str, bool, int]
 """Tenant, sink key, whether replayed, number."""
 
 
+class EagerSlots(Slots[Item]):
+    """Slots that work out everybody's turn again after each start and each end."""
+
+    def next(self) -> Item | None:
+        item = super().next()
+        self.reconfigure(self.caps)
+        return item
+
+    def done(self, tenant_id: str, key: str, *, replayed: bool) -> None:
+        super().done(tenant_id, key, replayed=replayed)
+        self.reconfigure(self.caps)
+
+
 class SlotsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -34,6 +47,7 @@ class SlotsMachine(RuleBasedStateMachine):
     @initialize(caps=CAPS)
     def start(self, caps: Caps) -> None:
         self.slots: Slots[Item] = Slots(caps)
+        self.eager = EagerSlots(caps)
         self.caps = caps
 
     # -- what may start, plainly -------------------------------------------------------
@@ -55,6 +69,10 @@ class SlotsMachine(RuleBasedStateMachine):
         free = free and sum(one[0] == tenant for one in replays) < replay_share(self.cap(tenant))
         return free and (caps.per_sink is None or sum(one[1] == key for one in replays) < replay_share(caps.per_sink))
 
+    def end(self, item: Item) -> None:
+        self.slots.done(item[0], item[1], replayed=item[2])
+        self.eager.done(item[0], item[1], replayed=item[2])
+
     # -- what happens ----------------------------------------------------------------------
 
     @rule(key=st.sampled_from(KEYS), replayed=st.booleans(), count=st.integers(1, 4))
@@ -63,12 +81,14 @@ class SlotsMachine(RuleBasedStateMachine):
             self.number += 1
             item = (*key, replayed, self.number)
             self.slots.offer(*key, item, replayed=replayed)
+            self.eager.offer(*key, item, replayed=replayed)
             self.waiting.append(item)
 
     @rule(times=st.integers(1, 4))
     def next(self, times: int) -> None:
         for _ in range(times):
             item = self.slots.next()
+            assert item == self.eager.next(), "a turn was missed"
             startable = [one for one in self.waiting if self.may_start(one)]
             if item is None:
                 assert not startable
@@ -85,11 +105,12 @@ class SlotsMachine(RuleBasedStateMachine):
     def done(self, data: st.DataObject) -> None:
         item = data.draw(st.sampled_from(self.running))
         self.running.remove(item)
-        self.slots.done(item[0], item[1], replayed=item[2])
+        self.end(item)
 
     @rule(key=st.sampled_from(KEYS))
     def take(self, key: tuple[str, str]) -> None:
         taken = self.slots.take(key[1])
+        assert taken == self.eager.take(key[1])
         assert sorted(taken) == sorted(one for one in self.waiting if one[1] == key[1])
         self.waiting = [one for one in self.waiting if one[1] != key[1]]
 
@@ -98,24 +119,27 @@ class SlotsMachine(RuleBasedStateMachine):
         def unwanted(item: Item) -> bool:
             return item[0] == tenant and item[3] % 2 == odd
 
-        assert sorted(self.slots.withdraw(unwanted)) == sorted(filter(unwanted, self.waiting))
+        taken = self.slots.withdraw(unwanted)
+        assert taken == self.eager.withdraw(unwanted)
+        assert sorted(taken) == sorted(filter(unwanted, self.waiting))
         self.waiting = [one for one in self.waiting if not unwanted(one)]
 
     @rule(caps=CAPS)
     def reconfigure(self, caps: Caps) -> None:
         self.slots.reconfigure(caps)
+        self.eager.reconfigure(caps)
         self.caps = caps
 
     @rule()
     def everything_ends_and_nothing_is_left(self) -> None:
         for _ in range(10_000):
             while (item := self.slots.next()) is not None:
+                assert item == self.eager.next()
                 self.waiting.remove(item)
                 self.running.append(item)
             if not self.running:
                 break
-            item = self.running.pop()
-            self.slots.done(item[0], item[1], replayed=item[2])
+            self.end(self.running.pop())
         assert not self.waiting
         assert self.slots.running == self.slots.replays_running == self.slots.waiting == 0
         slots = self.slots
@@ -137,6 +161,18 @@ class SlotsMachine(RuleBasedStateMachine):
         assert self.slots.waiting == len(self.waiting)
         assert self.slots.depth() == Counter(one[1] for one in self.waiting)
         assert self.slots.running_by_sink() == Counter(one[1] for one in self.running)
+
+    @invariant()
+    def the_turns_are_those_of_who_works_them_out_each_time(self) -> None:
+        if not hasattr(self, "slots"):
+            return
+        assert self.slots._tenant_of == self.eager._tenant_of
+        pairs = ((self.slots._live, self.eager._live), (self.slots._replayed, self.eager._replayed))
+        for line, eager in pairs:
+            assert list(line.tenants) == list(eager.tenants)
+            assert {tenant: list(keys) for tenant, keys in line.keys.items()} == {
+                tenant: list(keys) for tenant, keys in eager.keys.items()
+            }
 
 
 TestSlots = SlotsMachine.TestCase
