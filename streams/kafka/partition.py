@@ -19,7 +19,7 @@ from ankusa.clock import now_ms
 from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
-from streams.kafka.changelog_reader import read_changelog
+from streams.kafka.changelog_reader import RestoreCancelledError, read_changelog
 from streams.kafka.folding import Folded, PartitionFold
 from streams.kafka.restoring import Restore, owner_entry, read_state
 from streams.kafka.sender import Acknowledge, Sender
@@ -122,7 +122,8 @@ def _nobody() -> None:
 def _restored(opening: Opening, number: int, sender: Sender, cancelled: Callable[[], bool]) -> PartitionFold:
     """Steps 1 and 2, in a thread."""
     began = time.monotonic()
-    sender.fence(cancelled)
+    if not sender.fence(cancelled):
+        raise RestoreCancelledError(f"partition {number}")
     restore = Restore(opening.path(number), opening.open_tables, now_ms())
     try:
         read_changelog(opening.config, number, restore, cancelled)

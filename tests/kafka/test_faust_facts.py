@@ -24,7 +24,7 @@ from streams.kafka.app import build_app
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.recovery import BulkRecovery
-from streams.kafka.sender import Sender
+from streams.kafka.transactions import Transactions
 from streams.kafka.worker import Worker
 from tests.kafka.folding import Fleet, in_loop, until_async, worker
 from tests.unit.kafka.records import hooks
@@ -40,14 +40,14 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()
         self.arrived = threading.Event()
-        attempt = Sender._attempt
+        attempt = Transactions._attempt
 
-        def held(sender: Sender, entries: Any) -> None:
+        def held(transactions: Transactions, entries: Any) -> None:
             self.arrived.set()
             assert self._open.wait(120)
-            attempt(sender, entries)
+            attempt(transactions, entries)
 
-        monkeypatch.setattr(Sender, "_attempt", held)
+        monkeypatch.setattr(Transactions, "_attempt", held)
 
     def open(self) -> None:
         self._open.set()
