@@ -23,9 +23,9 @@ def run(arguments: argparse.Namespace) -> None:
         sink = Sink(folder)
         node = Node(folder, sink.url, dispatch={"sink_concurrency": 32}).start()
         try:
-            result, drained, backlog = _saturate(node, sink, arguments.seconds)
+            result, drained, undelivered = _saturate(node, sink, arguments.seconds)
             print(line("closed loop, accepted", [result]))
-            print(f"ratio {result.rate / empty.rate:.2f}, backlog at its end {backlog}, drained in {drained:.1f} s")
+            print(f"ratio {result.rate / empty.rate:.2f}, undelivered at its end {undelivered}, drained in {drained:.1f} s")
             _count(result, sink)
             for rate in RATES:
                 _open(node, sink, rate, arguments.seconds)
@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _saturate(node: Node, sink: Sink, seconds: float) -> tuple[Result, float, int]:
     load = Load("127.0.0.1", node.http, signed_request(node.http), CONNECTIONS)
     result = uvloop.run(load.closed(seconds))
-    backlog = len(result.ids) - len(sink.lines())
-    return result, _drain(sink, len(result.ids)), backlog
+    undelivered = len(result.ids) - len(sink.lines())
+    return result, _drain(sink, len(result.ids)), undelivered
 
 
 def _drain(sink: Sink, count: int) -> float:
