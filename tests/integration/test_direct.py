@@ -381,6 +381,36 @@ def test_clients_that_vanish_before_their_answers_leave_no_trace(
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+@pytest.mark.parametrize("ends", ["half closed", "listener closes"])
+def test_what_waits_when_no_more_can_come_is_answered_in_order_and_then_the_connection_ends(ends: str) -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        log.gate.clear()
+        async with serve(log) as edge, connect(edge.port) as client:
+            behind = [request("POST", OPEN, body=b"2"), request("GET", "/health"), request("POST", OPEN, body=b"3")]
+            client.writer.write(b"".join([request("POST", OPEN, body=b"1"), *behind]))
+            await until(lambda: len(log.batches) == 1)
+            one, closing = connection(edge), asyncio.get_running_loop().create_future()
+            last = one.cycle
+            if ends == "half closed":
+                client.writer.write_eof()
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not one.transport.is_closing()
+                closing.set_result(None)
+            else:
+                closing = asyncio.ensure_future(edge.listener.close())
+                await until(lambda: not last.keep_alive)
+            log.gate.set()
+            answers = [await client.answer() for _ in range(4)]
+            assert [answer.status for answer in answers] == [201, 201, 200, 201]
+            assert await client.closed()
+            assert [stored.body for stored in log.stored] == [b"1", b"2", b"3"]
+            await closing
+
+    run(body)
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_answer_to_a_connection_that_was_closed_meanwhile_is_dropped(
     waits: bool, caplog: pytest.LogCaptureFixture
