@@ -165,6 +165,7 @@ def test_partitions_are_shared_and_taken_over(broker: str, tmp_path: Path) -> No
         same(found[number], wanted[number])
 
 
+@pytest.mark.soak  # `test_faust_facts.py` has the fence itself
 def test_an_owner_that_slept_through_a_takeover_writes_nothing_more(broker: str, tmp_path: Path) -> None:
     fleet = Fleet(broker, partitions=1)
     sleeper = WorkerProcess(fleet, tmp_path / "sleeper")
