@@ -33,7 +33,9 @@ MAX_PIPELINED = 256
 """Requests that wait behind another on one connection. Each costs some kilobytes and thousands come with one read:
 behind so many the connection ends, and what was not answered may be sent again. No client comes near."""
 
-_UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings", b"connection"})
+_UPGRADE_HEADERS = frozenset({b"upgrade", b"http2-settings"})
+_UPGRADE_OPTIONS = _UPGRADE_HEADERS | {b"close", b"keep-alive"}
+"""Options of a connection that its plain head says itself, or not at all. What else it names stays with it."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -87,9 +89,14 @@ class EdgeProtocol(HttpToolsProtocol):
         method = self.parser.get_method()
         if method == b"CONNECT":
             raise httptools.HttpParserError("this is no proxy")
-        kept = [(name, value) for name, value in self.headers if name not in _UPGRADE_HEADERS]
+        named = [value for name, value in self.headers if name == b"connection"]
+        options = [option for option in map(bytes.strip, b",".join(named).split(b",")) if option]
+        options = [option for option in options if option.lower() not in _UPGRADE_OPTIONS]
         if not self.parser.should_keep_alive():
-            kept.append((b"connection", b"close"))
+            options.append(b"close")
+        kept = [header for header in self.headers if header[0] not in _UPGRADE_HEADERS and header[0] != b"connection"]
+        if options:
+            kept.append((b"connection", b", ".join(options)))
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (method, self.url, version), *(b"%s: %s" % header for header in kept)]
         return b"\r\n".join((*lines, b"", b""))

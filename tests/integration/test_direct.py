@@ -251,6 +251,23 @@ def test_trailers_are_no_headers(cut: bool) -> None:
     run(body)
 
 
+def test_headers_of_a_connection_that_offers_an_upgrade_travel_no_further() -> None:
+    async def body() -> None:
+        log = MemoryLog()
+        named = [("connection", "X-Hop, upgrade"), ("connection", "HTTP2-Settings"), ("x-hop", "1"), ("x-kept", "2")]
+        offer = [("upgrade", "h2c"), ("http2-settings", "AAMA")]
+        async with serve(log) as edge, connect(edge.port) as client:
+            assert (await client.post(OPEN, b"1", named)).status == 201
+            assert (await client.post(OPEN, b"1", [*named, *offer])).status == 201
+            last = await client.post(OPEN, b"1", [*named, *offer, ("connection", "close")])
+            assert (last.status, last.headers["connection"]) == (201, "close")
+        for stored in log.stored:
+            assert isinstance(stored.entry, Envelope)
+            assert stored.entry.headers == (("x-kept", "2"),)
+
+    run(body)
+
+
 # -- connections ------------------------------------------------------------------
 
 
