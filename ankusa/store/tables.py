@@ -38,8 +38,11 @@ CHURNING = ("rows", "due", "dead", "hooks", "expiry", "lanes", "members", "pen")
 READ_AHEAD_BYTES = 8 << 10
 """The largest hook that is read when its row is claimed. A full window of them is a quarter of `RECENT_BYTES`."""
 
-RECENT_OVERHEAD_BYTES = 600
-"""What a remembered hook costs beside its bytes: the envelope, its strings, a row."""
+RECENT_OVERHEAD_BYTES = 300
+"""What a remembered hook costs beside its bytes: the envelope and its strings."""
+
+RECENT_ROW_BYTES = 300
+"""What each of its rows costs: a hook may have many sinks."""
 
 RECENT_HEADER_BYTES = 160
 """What each header costs beside its bytes: two strings and their pair. A head may hold thousands of short ones."""
@@ -257,7 +260,7 @@ class Tables:
     ) -> None:
         """Keep a hook that was just stored or read in memory for its next attempts, and forget the oldest past the
         bound. `size_bytes` are the envelope's and the body's as stored: a head may be much larger than its body."""
-        size_bytes += RECENT_OVERHEAD_BYTES + RECENT_HEADER_BYTES * len(envelope.headers)
+        size_bytes += RECENT_OVERHEAD_BYTES + RECENT_ROW_BYTES * len(rows) + RECENT_HEADER_BYTES * len(envelope.headers)
         self._recent_bytes += size_bytes - self._recent_sizes.get(seq, 0)
         self._recent[seq] = (envelope, body)
         self._recent_sizes[seq] = size_bytes

@@ -83,6 +83,8 @@ def test_headers_count_against_the_bound_as_bodies_do(log: LocalLog) -> None:
     many = [with_headers(hook(f"m{number}"), *[("ab", "c")] * 5000) for number in range(20)]
     seqs += commit(log, *many)
     assert len(log.tables._recent) == 0  # each takes more memory than there is for all
+    seqs += commit(log, *(hook(f"r{number}", sinks=100) for number in range(20)))
+    assert len(log.tables._recent) <= 200_000 // (100 * tables.RECENT_ROW_BYTES)
     small = [with_headers(hook(f"s{number}"), ("x-long", "h" * 7000)) for number in range(100)]
     seqs += commit(log, *small)
     cold(log)._recent_limit_bytes = 200_000
