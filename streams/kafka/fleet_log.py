@@ -49,13 +49,15 @@ class FleetLog:
         self._topics = topics
         self._wall = wall
         self.partitions: dict[int, Partition] = {}
+        self._last_at = 0
         self._leaving: set[int] = set()
         # Delivered and not folded, by partition and topic, in the order of their offsets.
         self._flying: dict[tuple[int, Topic], deque[tuple[int, Written]]] = {}
 
     def now(self) -> int:
-        """Log time, unix ms: the clock's, but never before the last record of any partition."""
-        return max(self._wall(), *(partition.at for partition in self.partitions.values()), 0)
+        """Log time, unix ms: the clock's, but never before the last record of any partition. Asked for at every
+        attempt, so that is remembered at every fold."""
+        return max(self._wall(), self._last_at)
 
     def tables(self, number: int) -> Tables | None:
         """The tables of an owned partition."""
@@ -72,6 +74,7 @@ class FleetLog:
     def add(self, partition: Partition) -> None:
         """A partition is this node's from now on."""
         self.partitions[partition.partition] = partition
+        self._last_at = max(self._last_at, partition.at)
         self._leaving.discard(partition.partition)
 
     def leave(self, number: int) -> None:
@@ -118,7 +121,10 @@ class FleetLog:
         """A partition's fold has gone on."""
         flying = self._flying.get((number, topic))
         partition = self.partitions.get(number)
-        if flying is None or partition is None:
+        if partition is None:
+            return
+        self._last_at = max(self._last_at, partition.at)
+        if flying is None:
             return
         passed = partition.offset(topic)
         while flying and flying[0][0] <= passed:

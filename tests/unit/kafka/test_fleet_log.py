@@ -126,4 +126,7 @@ def test_a_partition_that_comes_back_in_the_grace_stays(world: World) -> None:
 def test_log_time_is_never_before_the_last_record_of_a_partition(world: World, tmp_path: Path) -> None:
     assert world.log.now() == AT
     world.partition.at = AT + 5
+    world.fold(0)
+    assert world.log.now() == AT + 5
+    world.log.leave(3)
     assert world.log.now() == AT + 5
