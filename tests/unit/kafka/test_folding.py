@@ -100,6 +100,16 @@ def test_log_time_never_runs_backwards_in_a_topic_and_outlives_a_restart(partiti
     assert (row.at, partition.fold.at) == (AT + 20, AT + 50)
 
 
+def test_a_row_that_its_last_owner_has_attempted_is_claimed_as_that_left_it(partition: Partition) -> None:
+    """Its outcome is folded here behind its commit, which is still in memory, and no claim came between."""
+    partition.add(Topic.HOOKS, hooks("a"))
+    seq = partition.seq("a")
+    partition.add(Topic.OUTCOMES, outcome(seq, OutcomeKind.RETRY))
+    (row,) = partition.tables.claim_rows([(seq, 0)])
+    assert row is not None
+    assert (row.generation, row.attempts, row.at) == (1, 1, AT + 5)
+
+
 def test_a_revived_row_joins_its_lane_behind_hooks_of_a_greater_offset(partition: Partition) -> None:
     """The offsets of two topics say nothing of each other: the turn does."""
     for name in ("a", "b"):
