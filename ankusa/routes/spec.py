@@ -95,7 +95,7 @@ def read_id(body: Mapping[str, Any]) -> str | None:
 def checked_id(route_id: object) -> str:
     """Raises InvalidError for what is no slug."""
     if not isinstance(route_id, str) or not SLUG.fullmatch(route_id):
-        raise InvalidError("invalid_route", "id", f"must match {SLUG.pattern}")
+        raise InvalidError("invalid_route", "id", "must be 1 to 64 of a-z 0-9 _ -, with a letter or digit at both ends")
     return route_id
 
 

@@ -376,7 +376,7 @@ BROKEN = [
     ),
     ("a seed without a path", SOUND + "routes: {seed: [{id: a}]}", "routes.seed[0].path", "required"),
     ("a seed's pattern", SOUND + "routes: {seed: [{path: '/a/*/b'}]}", "routes.seed[0].path", "last segment"),
-    ("a seed's id", SOUND + "routes: {seed: [{path: /a, id: A B}]}", "routes.seed[0].id", "must match"),
+    ("a seed's id", SOUND + "routes: {seed: [{path: /a, id: A B}]}", "routes.seed[0].id", "must be 1 to 64 of a-z"),
     (
         "two seeds of one path",
         SOUND + "routes: {seed: [{path: '/a/:b'}, {path: '/a/:c', id: other}]}",
