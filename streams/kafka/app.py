@@ -21,6 +21,7 @@ from streams.kafka.partition import Opening
 from streams.kafka.recovery import FoldTableManager
 from streams.kafka.table import FoldTable
 from streams.kafka.topics import TopicNames
+from streams.kafka.transport import FoldTransport
 
 SESSION_S = 10.0
 """A worker that is not heard of for this long has lost its partitions: how soon the others take over from one that was
@@ -47,7 +48,7 @@ MECHANISMS = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512
 def build_app(config: Config) -> faust.App:
     """An app of the group that folds the topics of `kafka.prefix`."""
     kafka = config.kafka
-    return faust.App(
+    app = faust.App(
         f"{kafka.prefix}workers",
         broker=[f"kafka://{broker}" for broker in kafka.brokers],
         broker_credentials=_credentials(kafka.security),
@@ -74,6 +75,8 @@ def build_app(config: Config) -> faust.App:
         datadir=str(Path(config.node.data_dir) / "faust"),
         loghandlers=[],
     )
+    app.transport = FoldTransport(app.conf.broker_consumer, app)
+    return app
 
 
 def build_table(app: faust.App, config: Config, opening: Opening, owned: OwnedPartitions) -> FoldTable:
