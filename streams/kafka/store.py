@@ -14,7 +14,9 @@ from typing import Any
 from faust.stores.base import Store
 from faust.types import TP
 
+from schemas.records import Topic
 from streams.kafka.changelog_reader import RestoreCancelledError
+from streams.kafka.in_turn import InTurn, last_hooks
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 
@@ -31,6 +33,7 @@ class FoldStore(Store[bytes, bytes]):
     def __init__(self, *given: Any, opening: Opening, owned: OwnedPartitions, **more: Any) -> None:
         super().__init__(*given, **more)
         self.partitions: dict[int, Partition] = {}
+        self.in_turn: dict[int, InTurn] = {}
         self._opening = opening
         self._owned = owned
         # A restore that was given up still has its store open until its thread has seen it.
@@ -68,16 +71,26 @@ class FoldStore(Store[bytes, bytes]):
     async def _open(self, number: int, cancelled: Callable[[], bool]) -> None:
         async with self._restores:
             partition = await Partition.open(self._opening, number, cancelled)
+            try:
+                # After every owner of before was refused: what those have folded is there by now.
+                last = await asyncio.get_running_loop().run_in_executor(
+                    self._opening.executor, last_hooks, self._opening.config, number, cancelled
+                )
+            except BaseException:
+                await partition.close()
+                raise
         if cancelled():
             await partition.close()
             raise RestoreCancelledError(f"partition {number}")
         partition.on_lost = lambda lost: self.on_lost(lost)
+        self.in_turn[number] = InTurn(number, last, lambda: partition.fold.offset(Topic.HOOKS))
         self.partitions[number] = partition
 
     async def _close(self, numbers: Iterable[int]) -> None:
         """Close partitions: whoever reads them is told first."""
         gone = [self.partitions.pop(number) for number in list(numbers)]
         for partition in gone:
+            self.in_turn.pop(partition.number, None)
             self._owned.revoked(partition.number)
         await asyncio.gather(*(partition.close() for partition in gone))
 

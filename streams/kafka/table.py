@@ -13,9 +13,9 @@ import faust
 from faust.types import EventT
 
 from schemas.records import Topic
-from streams.kafka.folding import Folded
+from streams.kafka.in_turn import Record
 from streams.kafka.owned import OwnedPartitions
-from streams.kafka.partition import Opening
+from streams.kafka.partition import Opening, Partition
 from streams.kafka.store import FoldStore
 
 log = logging.getLogger("ankusa.kafka")
@@ -43,17 +43,25 @@ class FoldTable(faust.Table[bytes, bytes]):
     def store(self) -> FoldStore:
         return cast(FoldStore, self.data)
 
-    async def apply(self, topic: Topic, event: EventT[Any]) -> Folded | None:
-        """Fold the event's record. None when its partition went elsewhere: it is read again there, and neither folded
-        nor acknowledged here. Raises StoreError when the store refuses."""
+    async def apply(self, topic: Topic, event: EventT[Any]) -> None:
+        """Fold the event's record, and what waited for it. One whose partition went elsewhere is read again there, and
+        neither folded nor acknowledged here. Raises StoreError when the store refuses."""
         message = event.message
         partition = self.store.partitions.get(message.partition)
         if partition is None:
-            return None
+            return
         timestamp_ms = round((message.timestamp or 0) * 1000)  # Faust makes seconds of it; milliseconds survive that
-        folded = await partition.take(topic, message.offset, timestamp_ms, message.value, event.ack)
+        record = Record(topic, message.offset, timestamp_ms, message.value, event.ack)
+        in_turn = self.store.in_turn[partition.number]
+        if not in_turn.holds(record):
+            await self._fold(partition, record)
+        while (waited := in_turn.next()) is not None:
+            await self._fold(partition, waited)
+            in_turn.done()
+
+    async def _fold(self, partition: Partition, record: Record) -> None:
+        folded = await partition.take(*record)
         if folded is not None:
             if folded.takeover == partition.owner and partition.number not in self.owned.folds:
                 self.owned.assigned(partition.fold)
-            self.owned.folded(topic, message.partition, message.offset)
-        return folded
+            self.owned.folded(record.topic, partition.number, record.offset)

@@ -1,0 +1,127 @@
+"""The order in which a partition's new owner folds its topics: no outcome before the hook that it is of.
+
+Topics are read independently. What the owner of before had folded and not yet in its changelog is read again by the
+next one, which may be handed an outcome before its hook: it would count for nothing, and the hook would be delivered
+again although the log has it as delivered. So outcomes wait until the hooks they name are folded, as far as `hooks`
+went when the partition was opened: no owner of before can name a later one. Owns that order; folds nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from schemas.config import Config
+from schemas.records import CheckIn, DecodeError, OutcomeBatch, Topic, decode_outcome_record
+from streams.kafka.hook_reader import open_consumer
+from streams.kafka.places import offset_of
+from streams.kafka.sender import Acknowledge
+from streams.kafka.topics import TopicNames
+
+log = logging.getLogger("ankusa.kafka")
+
+HELD_BYTES = 64 << 20
+"""Of outcomes that wait. What an owner had folded and not in its changelog is some hundred milliseconds of work; only a
+changelog that was lost makes more of it. Past this they are folded as they come, and their hooks delivered again."""
+
+ANSWER_S = 5.0
+AGAIN_S = 0.2
+
+
+class Record(NamedTuple):
+    """A record that was read, and what to call when the changelog has what it did."""
+
+    topic: Topic
+    offset: int
+    timestamp_ms: int
+    value: bytes | None
+    acknowledge: Acknowledge
+
+
+class InTurn:
+    """One partition's. `folded` gives the offset of the last record folded of `hooks`; `last` is the last that there
+    was when the partition was opened."""
+
+    def __init__(self, partition: int, last: int, folded: Callable[[], int]) -> None:
+        self._partition = partition
+        self._last = last
+        self._folded = folded
+        self._held: deque[tuple[int, Record]] = deque()
+        self._held_bytes = 0
+        self._gave_up = False
+        self._folding = False
+
+    def holds(self, record: Record) -> bool:
+        """Whether a record has to wait; `next` gives it when its turn has come."""
+        if record.topic is not Topic.OUTCOMES:
+            return False
+        if not self._held:  # for all of an owner's life but its first moments
+            if self._gave_up or self._folded() >= self._last:
+                return False
+            if self._folded() >= self._needed(record):
+                return False
+        self._held.append((self._needed(record), record))
+        self._held_bytes += len(record.value or b"")
+        if self._held_bytes > HELD_BYTES and not self._gave_up:
+            self._gave_up = True
+            log.warning("event=outcomes_out_of_turn partition=%d held=%d", self._partition, len(self._held))
+        return True
+
+    def _needed(self, record: Record) -> int:
+        return min(_named(record.value), self._last)
+
+    def next(self) -> Record | None:
+        """The first record that waited, if its turn has come and nobody folds the one before it: say `done` then."""
+        if not self._held or self._folding or (self._held[0][0] > self._folded() and not self._gave_up):
+            return None
+        self._folding = True
+        return self._held[0][1]
+
+    def done(self) -> None:
+        """What `next` gave was folded: until now all others waited behind it."""
+        _, record = self._held.popleft()
+        self._held_bytes -= len(record.value or b"")
+        self._folding = False
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+
+def _named(value: bytes | None) -> int:
+    """The highest offset of `hooks` that an outcome record names, -1 for none."""
+    try:
+        record = None if value is None else decode_outcome_record(value)
+    except DecodeError:  # the fold sets it aside
+        return -1
+    seqs: Sequence[int] = ()
+    if isinstance(record, OutcomeBatch):
+        seqs = [item.seq for item in record.items]
+    elif isinstance(record, CheckIn):
+        seqs = record.seqs
+    return max(map(offset_of, seqs), default=-1)
+
+
+def last_hooks(config: Config, partition: int, cancelled: Callable[[], bool]) -> int:
+    """The offset of the last record of `hooks` in a partition, -1 when it has none or it is `cancelled`. Blocks until a
+    broker answers: for a thread."""
+    topic = TopicNames(config.kafka.prefix).hooks
+    consumer = open_consumer(config)
+    try:
+        while not cancelled():
+            try:
+                ends = consumer.get_watermark_offsets(TopicPartition(topic, partition), ANSWER_S)
+            except KafkaException as error:
+                log.warning("event=hooks_end_waits partition=%d reason=%s", partition, error.args[0])
+                time.sleep(AGAIN_S)
+            else:
+                if ends is not None:
+                    return ends[1] - 1 if ends[1] > ends[0] else -1
+        return -1
+    finally:
+        consumer.close()
