@@ -2,8 +2,8 @@
 
 Tables that were restored from the changelog have rows without their hooks. Those that are claimed are asked for here,
 read by offset, in the order of offsets, and put into the tables, so that each record is read about once. Owns who waits
-for which hook; a hook whose record is no longer in the topic is told apart from a broker that does not answer, which is
-asked until it does. Reads; writes nothing but hooks as they came.
+for which hook; one that the topic has no more, and `dead` has not either, is told apart from a broker that does not
+answer, which is asked until it does. Reads; writes nothing but hooks as they came.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from ankusa.store import keys
@@ -43,9 +43,14 @@ class HookReader(Protocol):
 class Bodies:
     """The hooks of one node's partitions."""
 
-    def __init__(self, fleet: FleetLog, reader: HookReader) -> None:
+    def __init__(
+        self, fleet: FleetLog, reader: HookReader, read_back: Callable[[int], Awaitable[None]] | None = None
+    ) -> None:
+        """`read_back` puts into a partition's tables the hooks that are kept elsewhere when their topic lets go of
+        them; it raises StoreError."""
         self._fleet = fleet
         self._reader = reader
+        self._read_back = read_back
         # By partition: rows below this seq may have come without their hooks.
         self._restored: dict[int, int] = {}
         self._wanted: dict[int, dict[int, list[Callable[[], None]]]] = {}
@@ -91,6 +96,8 @@ class Bodies:
             seqs = [seq for seq in wanted if places.offset_of(seq) <= offsets[-1]]
             try:
                 found = await self._reader.read(number, offsets)
+                if len(found) < len(offsets) and self._read_back is not None:
+                    await self._read_back(number)
                 self._take(number, seqs, found)
                 complained = False
             except Exception as error:  # whatever it is, rows wait for this to go on

@@ -153,7 +153,7 @@ class KafkaOperations:
             store_bytes=tables.database.size_bytes(),
             store_recoveries=0,
             next_offset=sum(partition.turn for partition in partitions),
-            reclaimed=services.reclaiming.counts(),
+            reclaimed=services.reclaiming.counts() | services.trimming.counts(),
             pen_entries=entries,
             pen_bytes=pen_bytes,
             answered={},

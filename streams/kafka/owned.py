@@ -10,7 +10,7 @@ Owns the list and its order; never opens or closes tables, and never folds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
 from ankusa.store.tables import Tables
@@ -20,6 +20,7 @@ from streams.kafka.folding import PartitionFold
 Assigned = Callable[[PartitionFold], None]
 Revoked = Callable[[int], None]
 FoldedAt = Callable[[Topic, int, int], None]
+StillOwned = Callable[[int], Awaitable[bool]]
 
 
 class OwnedPartitions:
@@ -33,6 +34,8 @@ class OwnedPartitions:
         self._on_assigned: list[Assigned] = []
         self._on_revoked: list[Revoked] = []
         self._on_folded: list[FoldedAt] = []
+        self.still_owned: StillOwned = _nobody_asked
+        """Ask the brokers whether a partition is still this worker's: what cannot be undone is done after that."""
 
     # -- for those who read ---------------------------------------------------
 
@@ -76,3 +79,7 @@ class OwnedPartitions:
         if partition in self._folds:
             for told in self._on_folded:
                 told(topic, partition, offset)
+
+
+async def _nobody_asked(partition: int) -> bool:
+    return False

@@ -29,6 +29,8 @@ from schemas.config import Config, ManagedSource
 from schemas.edge_update import EdgeUpdate
 from schemas.records import SourceChange, Topic
 from streams.kafka.bodies import Bodies
+from streams.kafka.dead_hooks import DeadHooks
+from streams.kafka.dead_reader import DeadReader
 from streams.kafka.delivery import Delivery
 from streams.kafka.dispatch_host import KafkaDispatchHost
 from streams.kafka.fleet_log import FleetLog
@@ -42,7 +44,9 @@ from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
 from streams.kafka.source_feed import SourceFeed
 from streams.kafka.source_host import KafkaSourceHost
+from streams.kafka.topic_trim import TopicTrim
 from streams.kafka.topics import TopicNames
+from streams.kafka.trimming import Trimming
 
 log = logging.getLogger("ankusa.worker")
 
@@ -58,7 +62,10 @@ class Services:
         self.blobs = open_store(config.claim_check.store, config.node.data_dir)
         self.fleet = FleetLog(producer, topics(config), SteadyClock(0, now_ms))
         self.reader = HookReader.of(config)
-        self.bodies = Bodies(self.fleet, self.reader)
+        self.dead_reader = DeadReader.of(config)
+        names = TopicNames(config.kafka.prefix)
+        dead = DeadHooks(names.dead, self.fleet, producer, self.dead_reader)
+        self.bodies = Bodies(self.fleet, self.reader, dead.read_back)
         self.host = KafkaDispatchHost(self.fleet, self.bodies)
         self.sink_context = _context(config)
         self.sources = NodeSources(config, self.sink_context)
@@ -70,6 +77,9 @@ class Services:
         node_replays = NodeReplays(self.fleet, config.kafka.partitions, self.dispatcher.pressure)
         self.replays = Operator(node_replays, self.replaying.wake)
         self.reclaiming = Reclaiming(self.fleet)
+        self.trimming = Trimming(
+            *(self.fleet, self.bodies, dead, TopicTrim(config)), (names.hooks, names.quarantine), owned.still_owned
+        )
         self.feed: SourceFeed | None = None
         self.source_store: SourceStore | None = None
         self.owned = owned
@@ -86,18 +96,20 @@ class Services:
             self._stored({})
             self._follow()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each.run_for_ever()) for each in (self.healing, self.reclaiming)]
+        self._tasks = [loop.create_task(each.run_for_ever()) for each in (self.healing, self.reclaiming, self.trimming)]
 
     def _follow(self) -> None:
         self.delivery.start(self.owned)  # first: the fleet log learns of partitions here
         self.replaying.start(self.owned)
         self.owned.on_revoked(self.healing.remove)
         self.owned.on_revoked(self.reclaiming.remove)
+        self.owned.on_revoked(self.trimming.remove)
         self.owned.on_assigned(self._assigned)
 
     def _assigned(self, fold: PartitionFold) -> None:
         self.healing.add(fold.partition)
         self.reclaiming.add(fold.partition)
+        self.trimming.add(fold.partition)
         live, replayed, dead = fold.tables.counts.total()
         log.info(
             "event=partition_owned partition=%d epoch=%d pending=%d replayed=%d dead=%d",
@@ -169,6 +181,7 @@ class Services:
         await self.replaying.stop()
         await self.dispatcher.stop(GRACE_MS)
         await self.reader.close()
+        await self.dead_reader.close()
         for task in self._closing:
             task.cancel()
         await _close_all(self.sources.sinks())

@@ -41,6 +41,9 @@ deleted: it has to be restored from the beginning."""
 SMALL_BYTES = 2 << 20
 """For records of operators: a source's specification or a request is at most a megabyte."""
 
+TRIMMED_SEGMENT_BYTES = 128 << 20
+"""A broker deletes whole segments that are below all that is needed: smaller ones free the disk sooner."""
+
 CHANGELOG_SEGMENT_BYTES = 64 << 20
 """Only closed segments are compacted: smaller ones keep a changelog of rows that come and go near their number."""
 
@@ -118,23 +121,18 @@ def topic_specs(config: Config) -> tuple[TopicSpec, ...]:
 
     return (
         # Kept until no row needs them: no time says when that is. Workers delete what lies below all they need.
-        topic(names.hooks, hook_bytes, _kept(FOR_EVER)),
+        topic(names.hooks, hook_bytes, _kept(FOR_EVER), _segments(TRIMMED_SEGMENT_BYTES)),
         topic(names.outcomes, OUTCOMES_BYTES, _kept(HISTORY_KEEP_MS)),
         topic(names.archive, ARCHIVE_ROLL_BYTES + hook_bytes, _kept(ARCHIVE_KEEP_MS)),
-        # What was answered 202 is kept until it is released or purged.
-        topic(names.quarantine, hook_bytes, _kept(FOR_EVER)),
+        # What was answered 202 is in the tables and their changelog until it is released or purged.
+        topic(names.quarantine, hook_bytes, _kept(FOR_EVER), _segments(TRIMMED_SEGMENT_BYTES)),
         # One partition each: few records, and their order is that of the changes.
         topic(names.audit, SMALL_BYTES, _kept(lifecycle.KEEP_MS), partitions=1),
         topic(names.sources, SMALL_BYTES, _compacted(), partitions=1),
         topic(names.replays, SMALL_BYTES, _compacted()),
         topic(names.dead, hook_bytes, _compacted()),
         # A held hook is part of the tables: the changelog takes what `quarantine` takes.
-        topic(
-            names.changelog,
-            hook_bytes,
-            _compacted(),
-            {"segment.bytes": Setting(str(CHANGELOG_SEGMENT_BYTES), Rule.FREE)},
-        ),
+        topic(names.changelog, hook_bytes, _compacted(), _segments(CHANGELOG_SEGMENT_BYTES)),
     )
 
 
@@ -164,3 +162,7 @@ def _compacted() -> dict[str, Setting]:
         "cleanup.policy": Setting("compact"),
         "delete.retention.ms": Setting(str(TOMBSTONE_KEEP_MS), Rule.AT_LEAST),
     }
+
+
+def _segments(size_bytes: int) -> dict[str, Setting]:
+    return {"segment.bytes": Setting(str(size_bytes), Rule.FREE)}

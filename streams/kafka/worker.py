@@ -80,6 +80,7 @@ class Worker:
         add_agents(self.app, folded_topics(self.app, config), self.table, self.fail)
         self.app.on_partitions_revoked.connect(self._revoking, weak=False)
         self.app.on_rebalance_complete.connect(self._recovered, weak=False)
+        self.owned.still_owned = self._still_owned
         self._failed: asyncio.Future[str] = self._loop.create_future()
         self._app_runs: asyncio.Task[None] | None = None
 
@@ -142,6 +143,10 @@ class Worker:
             self._producer.send(topic, partition.number, value, None, at, delivered)
         except StoreError as error:
             delivered(None, str(error))
+
+    async def _still_owned(self, number: int) -> bool:
+        partition = self.table.store.partitions.get(number)
+        return partition is not None and await partition.still_owned()
 
     def _lost(self, partition: Partition) -> None:
         self.owned.revoked(partition.number)

@@ -1,0 +1,106 @@
+"""The records of the topic `dead`, read in order some megabytes at a time: for partitions that came to this worker.
+
+Owns one consumer, opened at the first read, and the thread it blocks. Commits nothing and joins no group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from ankusa.store.errors import StoreError
+from schemas.config import Config
+from streams.kafka.clients import client_log, client_settings
+from streams.kafka.topics import TopicNames
+
+ANSWER_S = 10.0
+"""Without an answer for this long the broker is away: whoever asked asks again."""
+
+POLL_S = 0.5
+BATCH_RECORDS = 250
+BATCH_BYTES = 4 << 20
+"""What one read gives. It is written to the tables in one go, in some ten milliseconds."""
+
+
+def open_consumer(config: Config) -> Consumer:
+    settings = client_settings(config.kafka, "dead") | {
+        "group.id": f"{config.kafka.prefix}dead",  # asked for, and never joined
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+        "queued.max.messages.kbytes": 16 << 10,
+    }
+    return Consumer(settings, logger=client_log)
+
+
+class DeadReader:
+    """Call it to read; implements `streams.kafka.dead_hooks.Read`. `opened` makes the consumer."""
+
+    def __init__(self, topic: str, opened: Callable[[], Consumer]) -> None:
+        self._topic = topic
+        self._opened = opened
+        self._consumer: Consumer | None = None
+        self._place = (-1, -1)
+        self._closing = False
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-dead")
+
+    @classmethod
+    def of(cls, config: Config) -> DeadReader:
+        return cls(TopicNames(config.kafka.prefix).dead, lambda: open_consumer(config))
+
+    async def __call__(self, number: int, start: int) -> tuple[Sequence[tuple[bytes, bytes | None]], int, bool]:
+        """Records of partition `number` from `start` on, the offset after them, and whether that is its end. Raises
+        StoreError."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, number, start)
+
+    async def close(self) -> None:
+        self._closing = True
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+        self._executor.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    # -- in the thread ----------------------------------------------------------
+
+    def _read(self, number: int, start: int) -> tuple[Sequence[tuple[bytes, bytes | None]], int, bool]:
+        try:
+            if self._consumer is None:
+                self._consumer = self._opened()
+            if self._place != (number, start):
+                self._consumer.assign([TopicPartition(self._topic, number, start)])
+            self._place = (-1, -1)
+            found, following, ended = self._batch(self._consumer, number, start)
+            self._place = (-1, -1) if ended else (number, following)
+            return found, following, ended
+        except KafkaException as error:
+            raise StoreError(f"{self._topic}[{number}]: {error.args[0]}") from error
+
+    def _batch(self, consumer: Consumer, number: int, start: int) -> tuple[list[tuple[bytes, bytes | None]], int, bool]:
+        found: list[tuple[bytes, bytes | None]] = []
+        following, size_bytes, deadline_s = start, 0, time.monotonic() + ANSWER_S
+        while len(found) < BATCH_RECORDS and size_bytes < BATCH_BYTES:
+            message = consumer.poll(POLL_S)
+            if self._closing:
+                raise StoreError("the worker stops")
+            if time.monotonic() > deadline_s:
+                raise StoreError(f"{self._topic}[{number}]: no broker has answered for {ANSWER_S:.0f} s")
+            if message is None or message.partition() != number:
+                continue
+            error, offset = message.error(), message.offset()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return found, max(following, offset or 0), True
+                continue  # of all else it tries again by itself
+            key, value = message.key(), message.value()
+            if isinstance(key, bytes) and key.isdigit() and offset is not None:
+                found.append((key, value if isinstance(value, bytes) else None))
+                following, size_bytes = offset + 1, size_bytes + len(value or b"")
+                deadline_s = time.monotonic() + ANSWER_S
+        return found, following, False

@@ -1,0 +1,233 @@
+"""Records that no row needs, deleted from the topics `hooks` and `quarantine` by the owner of their partition.
+
+A pass, in order: (1) what the group has committed and what is older than `KEEP_MS` may go, (2) of `hooks` only what is
+below the floor: the first hook that has a row. A hook all of whose rows are dead is no floor: it is in the topic `dead`
+before anything is deleted. (3) The brokers say that the partition is still owned. (4) Records are deleted, (5) `dead`
+lets go of hooks without a row. A held hook is in the tables and their changelog, so `quarantine` needs no floor.
+
+Owns what may go and when. A pass that fails deletes nothing more, and the next one begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from ankusa.store import keys
+from ankusa.store.errors import StoreError
+from ankusa.store.tables import Tables
+from schemas import records
+from schemas.records import RowState, seq_of
+from streams.kafka import places
+from streams.kafka.bodies import Bodies
+from streams.kafka.dead_hooks import DeadHooks
+from streams.kafka.fleet_log import FleetLog
+from streams.kafka.topic_trim import Place, Span
+
+log = logging.getLogger("ankusa.sweeper")
+
+KEEP_MS = 600_000
+"""A settled hook's record stays for ten minutes, for whoever looks at the topic: more of it is a broker's disk."""
+
+PASS_S = 60.0
+"""Between passes: one request a minute for all partitions of a worker, however many hooks there are."""
+
+SLICE = 250
+"""Rows looked at in one go: two or three milliseconds."""
+
+PAUSE_S = 0.01
+
+COPY_BYTES = 4 << 20
+"""Hooks on their way to `dead` at once, but for a single larger one."""
+
+
+class Trim(Protocol):
+    """The broker's side (`topic_trim.TopicTrim`). Blocks."""
+
+    def spans(self, places: list[Place], before_at: int) -> dict[Place, Span]: ...
+    def delete_below(self, floors: Mapping[Place, int]) -> dict[Place, int]: ...
+
+
+class PartitionFloor:
+    """The floor of one partition of `hooks`."""
+
+    def __init__(self, number: int, fleet: FleetLog, bodies: Bodies, dead: DeadHooks) -> None:
+        self._number = number
+        self._fleet = fleet
+        self._bodies = bodies
+        self._dead = dead
+        # Hooks below this key are settled, or in `dead`.
+        self._passed = b""
+
+    async def up_to(self, span: Span) -> int:
+        """The offset below which `hooks` is not needed, at most `span.end`. Raises StoreError."""
+        start, end = self._key(span.start), self._key(span.end)
+        start = max(start, self._passed)
+        while page := self._page(start, end):
+            dead = [seq for seq, is_dead in page if is_dead]
+            holding = next((seq for seq, is_dead in page if not is_dead), None)
+            await self._keep([seq for seq in dict.fromkeys(dead) if holding is None or seq < holding])
+            if holding is not None:
+                self._passed = keys.u64(holding)
+                return places.offset_of(holding)
+            start = keys.u64(page[-1][0] + 1)
+            await asyncio.sleep(PAUSE_S)
+        self._passed = max(self._passed, end)
+        return span.end
+
+    def _key(self, offset: int) -> bytes:
+        return keys.u64(seq_of(places.log_offset(self._number, offset), 0))
+
+    def _page(self, start: bytes, end: bytes) -> list[tuple[int, bool]]:
+        """Of the next rows, in order: the hook's seq, and whether the row is dead. Never a part of a hook's rows."""
+        tables = self._fleet.tables(self._number)
+        if tables is None:
+            raise StoreError(f"partition {self._number} is not this node's any more")
+        scan = tables.database.items("rows", start, end)
+        page: list[tuple[int, bool]] = []
+        for key, value in scan:
+            seq = keys.split_row_key(key)[0]
+            if len(page) >= SLICE and seq != page[-1][0]:
+                break
+            page.append((seq, _is_dead(value)))
+        scan.close()  # type: ignore[attr-defined]
+        return page
+
+    async def _keep(self, seqs: list[int]) -> None:
+        """Have hooks in `dead`, a few megabytes at a time."""
+        tables = self._fleet.tables(self._number)
+        if tables is None or not seqs:
+            return
+        there = self._dead.has(tables, seqs)
+        part: dict[int, bytes] = {}
+        size_bytes = 0
+        for seq in seqs:
+            hook = None if seq in there else await self._hook(tables, seq)
+            if hook is None:
+                continue
+            if part and size_bytes + len(hook) > COPY_BYTES:
+                await self._dead.keep(self._number, part)
+                part, size_bytes = {}, 0
+            part[seq] = hook
+            size_bytes += len(hook)
+        if part:
+            await self._dead.keep(self._number, part)
+
+    async def _hook(self, tables: Tables, seq: int) -> bytes | None:
+        """A hook as it is stored; None when it is gone, and nothing is left of it to keep."""
+        if not self._bodies.stored(tables, seq):
+            await self._fetched(seq)
+        return tables.database.get("hooks", keys.u64(seq))
+
+    async def _fetched(self, seq: int) -> None:
+        """Wait until a hook is in the tables, or known to be gone."""
+        fetched = asyncio.Event()
+        self._bodies.fetch(seq, fetched.set)
+        while not fetched.is_set():
+            if self._fleet.tables(self._number) is None:
+                raise StoreError(f"partition {self._number} is not this node's any more")
+            try:
+                await asyncio.wait_for(fetched.wait(), 1.0)
+            except TimeoutError:
+                continue
+
+
+class Trimming:
+    """That of one node's partitions. `counts` says what went, by topic; `still_owned` asks the brokers."""
+
+    def __init__(
+        self,
+        fleet: FleetLog,
+        bodies: Bodies,
+        dead: DeadHooks,
+        trim: Trim,
+        topics: tuple[str, str],
+        still_owned: Callable[[int], Awaitable[bool]],
+        keep_ms: int = KEEP_MS,
+    ) -> None:
+        """`topics` are the names of `hooks` and `quarantine`."""
+        self._fleet = fleet
+        self._bodies = bodies
+        self._dead = dead
+        self._trim = trim
+        self._hooks, self._pen = topics
+        self._still_owned = still_owned
+        self.keep_ms = keep_ms
+        self._floors: dict[int, PartitionFloor] = {}
+        self._deleted = {self._hooks: 0, self._pen: 0}
+        self._refused: str | None = None
+
+    def add(self, number: int) -> None:
+        self._floors[number] = PartitionFloor(number, self._fleet, self._bodies, self._dead)
+
+    def remove(self, number: int) -> None:
+        self._floors.pop(number, None)
+        self._dead.remove(number)
+
+    def counts(self) -> dict[str, int]:
+        """Records deleted since the process started."""
+        return {
+            "hooks_topic": self._deleted[self._hooks],
+            "quarantine_topic": self._deleted[self._pen],
+            "dead_topic": self._dead.dropped,
+        }
+
+    async def run_for_ever(self) -> None:
+        while True:
+            try:
+                await self.run()
+                self._refused = None
+            except StoreError as error:
+                if self._refused is None:  # once, however long it lasts
+                    log.warning("event=trim_refused reason=%s", error)
+                self._refused = str(error)
+            except Exception:
+                log.exception("event=trim_failed")
+            await asyncio.sleep(PASS_S)
+
+    async def run(self) -> None:
+        """One pass. Raises StoreError; what it did by then is done."""
+        owned = [number for number in list(self._floors) if await self._each(number, self._dead.know(number))]
+        wanted = [(topic, number) for number in owned for topic in (self._hooks, self._pen)]
+        if not wanted:
+            return
+        spans = await asyncio.to_thread(self._trim.spans, wanted, self._fleet.now() - self.keep_ms)
+        floors: dict[Place, int] = {}
+        for number in owned:
+            await self._each(number, self._add_floors(number, spans, floors))
+        if floors:
+            begins = await asyncio.to_thread(self._trim.delete_below, floors)
+            for place, begin in begins.items():
+                self._deleted[place[0]] += max(0, begin - spans[place].start)
+        for number in owned:
+            await self._each(number, self._dead.drop_settled(number))
+
+    async def _each(self, number: int, step: Awaitable[None]) -> bool:
+        """A step of one partition; False when it went meanwhile, which is no failure."""
+        try:
+            await step
+        except StoreError:
+            if number in self._floors:
+                raise
+        return number in self._floors
+
+    async def _add_floors(self, number: int, spans: Mapping[Place, Span], floors: dict[Place, int]) -> None:
+        """To `floors` those of a partition's topics, where something is below them."""
+        floor = self._floors.get(number)
+        if floor is None:
+            return
+        hooks, pen = (self._hooks, number), (self._pen, number)
+        found = {hooks: await floor.up_to(spans[hooks]), pen: spans[pen].end}
+        below = {place: offset for place, offset in found.items() if offset > spans[place].start}
+        if below and await self._still_owned(number) and number in self._floors:
+            floors.update(below)
+
+
+def _is_dead(value: bytes) -> bool:
+    """A row that cannot be read holds its hook: whoever mends it will want it."""
+    try:
+        return records.decode_row(value).state is RowState.DEAD
+    except records.DecodeError:
+        return False
