@@ -25,9 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
         try:
             result, drained, undelivered = _saturate(node, sink, arguments.seconds)
             print(line("closed loop, accepted", [result]))
-            print(
-                f"ratio {result.rate / empty.rate:.2f}, undelivered at its end {undelivered}, drained in {drained:.1f} s"
-            )
+            print(f"ratio {result.rate / empty.rate:.2f}, undelivered then {undelivered}, drained in {drained:.1f} s")
             _count(result, sink)
             for rate in RATES:
                 _open(node, sink, rate, arguments.seconds)
