@@ -316,8 +316,8 @@ class CheckIn(Struct, frozen=True, array_like=True, tag="check_in"):
 
 
 class Takeover(Struct, frozen=True, array_like=True, tag="takeover"):
-    """A worker begins to act for the record's partition. Where it is in the log is the owner's epoch: a page that carries
-    another one was read by an owner of before, and is refused. `at` is unix ms."""
+    """A worker begins to act for the record's partition. Where it is in the log is the owner's epoch: a page that
+    carries another one was read by an owner of before, and is refused. `at` is unix ms."""
 
     owner: str
     at: int
