@@ -1,0 +1,31 @@
+"""A fleet as processes, under load, while workers and brokers are taken from it: see `fleet.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.fleet import FULL, SHORT, Plan, run
+from tests.kafka.fleet_stack import Size
+
+
+@pytest.mark.fault
+def test_a_small_fleet_goes_on_through_all_of_it(tmp_path: Path) -> None:
+    """One broker: a worker killed and another added at once, and the broker away, which is the group's coordinator."""
+    size = Size(brokers=1, partitions=4, per_second=120)
+    found = run(tmp_path, size, Plan(hooks=3000, events=SHORT, unlucky=10, outage_s=3))
+    print(f"\n{found}")
+    assert found.good, found
+    assert found.accepted >= 3000
+
+
+@pytest.mark.soak
+@pytest.mark.fault
+@pytest.mark.timeout(1800)
+def test_a_fleet_of_three_brokers_goes_on_through_all_of_it(tmp_path: Path) -> None:
+    """Fifty thousand hooks, and all brokers away for two minutes."""
+    found = run(tmp_path, Size(), Plan(hooks=50_000, events=FULL))
+    print(f"\n{found}")
+    assert found.good, found
+    assert found.accepted >= 50_000
