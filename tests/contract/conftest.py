@@ -21,6 +21,9 @@ from tests.kafka import cluster
 
 HOSTS = ("embedded", "kafka")
 
+PARTITIONS = 2
+"""On Kafka rows are in two: whatever holds of one store has to hold over several."""
+
 Start = Callable[..., Host]
 
 
@@ -34,8 +37,9 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractLog]:
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """`start(**dispatch)`: a running host; closed when the test ends."""
     opened: Any = embedded
-    if request.param == "kafka":
-        opened = partial(kafka, log=request.getfixturevalue("topics"))
+    if request.param != "embedded":
+        log: ContractLog = request.getfixturevalue("topics")
+        opened = partial(kafka, log=log, partitions=PARTITIONS)
     with ExitStack() as stack:
         yield lambda **dispatch: stack.enter_context(opened(tmp_path, **dispatch))
 

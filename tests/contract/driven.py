@@ -37,6 +37,7 @@ from schemas.records import (
     Row,
     RowState,
 )
+from streams.kafka.job_view import whole_job
 from tests.contract.blobs import ScriptedBlobs
 from tests.contract.host import STARTS_AT, STEADY, Hook
 from tests.contract.sources import FakeSources
@@ -78,7 +79,9 @@ class DrivenHost(ABC):
 
     @property
     @abstractmethod
-    def tables(self) -> Tables: ...
+    def stores(self) -> Sequence[Tables]:
+        """The tables of all its partitions."""
+
     @abstractmethod
     async def _commit(self, entries: list[Entry]) -> None:
         """Accept hooks as one commit."""
@@ -86,10 +89,16 @@ class DrivenHost(ABC):
     @abstractmethod
     async def _command(self, record: JobRecord) -> None: ...
     @abstractmethod
-    async def _page(self, page: Page) -> None: ...
+    async def _page(self, page: Page) -> None:
+        """Publish a page, whose rows are of one store."""
+
     @abstractmethod
     def _close_log(self) -> None:
         """Let go of the store; nothing of the node runs any more."""
+
+    @property
+    def partitions(self) -> int:
+        return len(self.stores)
 
     # -- lives ------------------------------------------------------------------
 
@@ -193,41 +202,50 @@ class DrivenHost(ABC):
 
     # -- looking ------------------------------------------------------------------
 
+    def _place(self, hook_id: str) -> tuple[Tables, int]:
+        """The store that has a hook, and its seq."""
+        found = [(tables, seq) for tables in self.stores if (seq := tables.seq_of(hook_id)) is not None]
+        assert len(found) == 1, hook_id
+        return found[0]
+
     def _seq(self, hook_id: str) -> int:
-        seq = self.tables.seq_of(hook_id)
-        assert seq is not None
-        return seq
+        return self._place(hook_id)[1]
 
     def rows(self, hook_id: str) -> dict[int, Row]:
-        return dict(self.tables.rows_of(self._seq(hook_id)))
+        tables, seq = self._place(hook_id)
+        return dict(tables.rows_of(seq))
 
     def attempts(self, hook_id: str, sink: int = 0) -> list[Attempt]:
-        return [line for index, _, line in self.tables.attempts_of(self._seq(hook_id)) if index == sink]
+        tables, seq = self._place(hook_id)
+        return [line for index, _, line in tables.attempts_of(seq) if index == sink]
 
     def lane(self, ordering_key: str) -> Lane | None:
-        return self.tables.lane(records.lane_key("acme", "orders", 0, "http", ordering_key))
+        key = records.lane_key("acme", "orders", 0, "http", ordering_key)
+        return next((lane for tables in self.stores if (lane := tables.lane(key)) is not None), None)
 
     def lose_row(self, hook_id: str) -> None:
-        database, seq = self.tables.database, self._seq(hook_id)
+        tables, seq = self._place(hook_id)
+        database = tables.database
         batch = database.batch()
-        for sink, row in self.tables.rows_of(seq):
+        for sink, row in tables.rows_of(seq):
             batch.delete(keys.row_key(seq, sink), database.handles["rows"])
             key = keys.due_key(keys.LIVE, row.tenant_id, row.at, seq, sink)
             batch.delete(key, database.handles["due"])
         database.write(batch)
-        self.tables.forget(seq)
+        tables.forget(seq)
 
     def redeem(self, reference: str) -> bytes:
         body: bytes = self.loop.run(self.blobs.redeem(reference))
         return body
 
     def counts(self) -> tuple[int, int, int]:
-        return self.tables.counts.total()
+        live, replayed, dead = zip(*(tables.counts.total() for tables in self.stores), strict=True)
+        return sum(live), sum(replayed), sum(dead)
 
     def scanned_counts(self) -> tuple[int, int, int]:
         live = replayed = dead = 0
-        for _, value in self.tables.database.items("rows", b"", b"\xff"):
-            row = records.decode_row(value)
+        stored = [value for tables in self.stores for _, value in tables.database.items("rows", b"", b"\xff")]
+        for row in map(records.decode_row, stored):
             dead += row.state is RowState.DEAD
             replayed += row.state is RowState.PENDING and row.replay_id is not None
             live += row.state is RowState.PENDING and row.replay_id is None
@@ -252,16 +270,18 @@ class DrivenHost(ABC):
         self.loop.run(self._command(JobStart(job)))
 
     def revive(self, job_id: str, *hook_ids: str) -> None:
-        revivals = []
+        by_store: dict[int, list[Revival]] = {}
         for hook_id in hook_ids:
-            seq = self._seq(hook_id)
-            revivals += [Revival(seq, sink, row.generation) for sink, row in self.tables.rows_of(seq)]
-        self.loop.run(self._page(Page(job_id, self.at, b"cursor", len(revivals), 0, tuple(revivals))))
+            tables, seq = self._place(hook_id)
+            found = [Revival(seq, sink, row.generation) for sink, row in tables.rows_of(seq)]
+            by_store.setdefault(id(tables), []).extend(found)
+        for revivals in by_store.values():
+            self.loop.run(self._page(Page(job_id, self.at, b"cursor", len(revivals), 0, tuple(revivals))))
 
     def job(self, job_id: str) -> Job:
-        job = self.tables.job(job_id)
-        assert job is not None
-        return job
+        found = [job for tables in self.stores if (job := tables.job(job_id)) is not None]
+        assert len(found) == len(self.stores)
+        return whole_job(found)
 
     # -- breaking things ------------------------------------------------------------
 
@@ -272,14 +292,15 @@ class DrivenHost(ABC):
         self._put_hook(hook_id, None)
 
     def _put_hook(self, hook_id: str, stored: bytes | None) -> None:
-        database, seq = self.tables.database, self._seq(hook_id)
+        tables, seq = self._place(hook_id)
+        database = tables.database
         batch = database.batch()
         if stored is None:
             batch.delete(keys.u64(seq), database.handles["hooks"])
         else:
             batch.put(keys.u64(seq), stored, database.handles["hooks"])
         database.write(batch)
-        self.tables.forget(seq)
+        tables.forget(seq)
 
     def corrupt_row(self, hook_id: str) -> None:
         self._put_row(hook_id, b"\xc1")
@@ -288,14 +309,15 @@ class DrivenHost(ABC):
         self._put_row(hook_id, None)
 
     def _put_row(self, hook_id: str, stored: bytes | None) -> None:
-        database, seq = self.tables.database, self._seq(hook_id)
+        tables, seq = self._place(hook_id)
+        database = tables.database
         batch, key = database.batch(), keys.row_key(seq, 0)
         if stored is None:
             batch.delete(key, database.handles["rows"])
         else:
             batch.put(key, stored, database.handles["rows"])
         database.write(batch)
-        self.tables.forget(seq)
+        tables.forget(seq)
 
     def refuse_row_reads(self, times: int, *hook_ids: str) -> None:
         host, left, refused = self.dispatch_host, [times], {self._seq(hook_id) for hook_id in hook_ids}

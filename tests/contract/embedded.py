@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ class EmbeddedHost(DrivenHost):
         return log is not None and log._flusher._running
 
     @property
-    def tables(self) -> Tables:
-        return self.log.tables
+    def stores(self) -> Sequence[Tables]:
+        return [self.log.tables]
 
     async def _commit(self, entries: list[Entry]) -> None:
         answers = await self.log.commit(entries, [])

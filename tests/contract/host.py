@@ -50,6 +50,10 @@ class Host(Protocol):
         """Its claim check's store, which outlives a crash."""
 
     @property
+    def partitions(self) -> int:
+        """How many partitions its rows are in. One commit's are in one, but for hooks of lanes."""
+
+    @property
     def turns(self) -> int:
         """Turns its dispatcher has taken since it started."""
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from confluent_kafka import Message
 
 from ankusa.claim_check.check_ins import CheckIns
@@ -29,11 +30,13 @@ from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.owned import OwnedPartitions
+from streams.kafka.partitioning import partition_of_key
+from streams.kafka.places import partition_of
 from tests.contract.driven import DrivenHost, Entry
 from tests.contract.kafka_log import NAMES, ContractLog, SharedProducer
 
-NUMBER = 2
-"""The partition under test: not the first, so that a seq tells its partition."""
+FIRST = 2
+"""The first partition under test: not 0, so that a seq tells its partition."""
 
 
 class _NoReader:
@@ -48,9 +51,11 @@ class KafkaHost(DrivenHost):
 
     dispatch_host: KafkaDispatchHost
 
-    def __init__(self, folder: Path, log: ContractLog, **dispatch: Any) -> None:
+    def __init__(self, folder: Path, log: ContractLog, partitions: int, **dispatch: Any) -> None:
         self._log = log
-        self._starts = log.ends(NUMBER)
+        self._numbers = range(FIRST, FIRST + partitions)
+        self._starts = log.ends(self._numbers)
+        self._turn = 0
         self._opening = True
         self._broken: Exception | None = None
         super().__init__(folder, **dispatch)
@@ -60,7 +65,7 @@ class KafkaHost(DrivenHost):
     async def _start(self) -> None:
         self._opening = True
         self._incoming: deque[tuple[Topic, Message]] = deque()
-        self._fold = PartitionFold(NUMBER, Tables(self._store))
+        self._folds = {number: PartitionFold(number, Tables(self._store / str(number))) for number in self._numbers}
         self._producer = SharedProducer(self._log)
         self._fleet = FleetLog(self._producer, NAMES, lambda: self.at)
         self.dispatch_host = KafkaDispatchHost(self._fleet, Bodies(self._fleet, _NoReader()))
@@ -73,9 +78,11 @@ class KafkaHost(DrivenHost):
         self._taken = asyncio.get_running_loop().create_future()
         Delivery(self._fleet, self.dispatch_host, self.dispatcher).start(self._owned)
         for topic, number in self._starts:
-            self._starts[topic, number] = max(self._starts[topic, number], self._fold.offset(topic) + 1)
+            following = self._folds[number].offset(topic) + 1
+            self._starts[topic, number] = max(self._starts[topic, number], following)
         self._log.tail(self._starts, partial(self._took, self.loop))
-        await self._fleet.deliver(Topic.OUTCOMES, NUMBER, records.encode(Takeover("contract", self.at)))
+        for number in self._numbers:
+            await self._fleet.deliver(Topic.OUTCOMES, number, records.encode(Takeover("contract", self.at)))
         await self._taken
         self._opening = False
 
@@ -94,16 +101,15 @@ class KafkaHost(DrivenHost):
     def _fold_all(self) -> None:
         while self._incoming:
             topic, message = self._incoming.popleft()
-            offset, (_, at) = message.offset() or 0, message.timestamp()
-            folded = self._fold.fold(topic, offset, at, message.value())
-            self._fold.sent(folded.turn, folded.turn, folded.turn, at)
-            self._owned.folded(topic, NUMBER, offset)
-            if topic is Topic.OUTCOMES and not self._taken.done() and self._is_takeover(message):
-                self._owned.assigned(self._fold)
-                self._taken.set_result(None)
-
-    def _is_takeover(self, message: Message) -> bool:
-        return isinstance(records.decode_outcome_record(message.value() or b""), Takeover)
+            number, offset, (_, at) = message.partition() or 0, message.offset() or 0, message.timestamp()
+            fold = self._folds[number]
+            folded = fold.fold(topic, offset, at, message.value())
+            fold.sent(folded.turn, folded.turn, folded.turn, at)
+            self._owned.folded(topic, number, offset)
+            if folded.takeover is not None and number not in self._owned.folds:
+                self._owned.assigned(fold)
+                if len(self._owned.folds) == len(self._folds):
+                    self._taken.set_result(None)
 
     def _busy(self) -> bool:
         if self._broken is not None:
@@ -111,30 +117,42 @@ class KafkaHost(DrivenHost):
         return self._opening or self._fleet.owed > 0
 
     @property
-    def tables(self) -> Tables:
-        return self._fold.tables
+    def stores(self) -> Sequence[Tables]:
+        return [fold.tables for fold in self._folds.values()]
 
     async def _commit(self, entries: list[Entry]) -> None:
-        commit = records.encode_commit(self._fleet.now(), [(envelope, body) for _, envelope, body in entries])
-        await self._fleet.append(Topic.HOOKS, NUMBER, commit)
+        """To one partition, the next at each commit; hooks with an ordering key to that of their lane."""
+        self._turn += 1
+        by_partition: dict[int, list[Entry]] = {}
+        for entry in entries:
+            key = next((key for key in entry[0].ordering_keys if key is not None), None)
+            place = self._turn if key is None else partition_of_key(key, len(self._numbers))
+            by_partition.setdefault(self._numbers[place % len(self._numbers)], []).append(entry)
+        for number, some in by_partition.items():
+            commit = records.encode_commit(self._fleet.now(), [(envelope, body) for _, envelope, body in some])
+            await self._fleet.append(Topic.HOOKS, number, commit)
 
     async def _command(self, record: JobRecord) -> None:
-        await self._fleet.append(Topic.REPLAYS, NUMBER, records.encode(record))
+        for number in self._numbers:
+            await self._fleet.append(Topic.REPLAYS, number, records.encode(record))
 
     async def _page(self, page: Page) -> None:
-        page = records.Page(page.job_id, page.at, page.cursor, page.scanned, 0, page.revivals, epoch=self._fold.epoch)
-        await self._fleet.append(Topic.OUTCOMES, NUMBER, records.encode(page))
+        number = partition_of(page.revivals[0].seq)
+        page = msgspec.structs.replace(page, epoch=self._folds[number].epoch)
+        await self._fleet.append(Topic.OUTCOMES, number, records.encode(page))
 
     def _close_log(self) -> None:
         self._log.stop_tail()
-        self._fold.tables.close()
+        for tables in self.stores:
+            tables.close()
 
     # -- breaking it ------------------------------------------------------------------
 
     def sweep_lanes(self) -> None:
         async def sweep() -> None:
             healing = LaneHealing(self._fleet)
-            healing.add(NUMBER)
+            for number in self._numbers:
+                healing.add(number)
             for _ in healing.run():
                 pass
 
@@ -152,8 +170,8 @@ class KafkaHost(DrivenHost):
 
 
 @contextlib.contextmanager
-def kafka(folder: Path, log: ContractLog, **dispatch: Any) -> Iterator[KafkaHost]:
-    host = KafkaHost(folder, log, **dispatch)
+def kafka(folder: Path, log: ContractLog, partitions: int, **dispatch: Any) -> Iterator[KafkaHost]:
+    host = KafkaHost(folder, log, partitions, **dispatch)
     try:
         yield host
     finally:

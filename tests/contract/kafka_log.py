@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -92,10 +92,10 @@ class ContractLog:
         self._commands.put(run)
         assert done.wait(REQUEST_S)
 
-    def ends(self, number: int) -> dict[tuple[Topic, int], int]:
-        """The offset of the next record of each topic of a partition. Nobody else writes to them."""
+    def ends(self, numbers: Iterable[int]) -> dict[tuple[Topic, int], int]:
+        """The offset of the next record of each topic of these partitions. Nobody else writes to them."""
         assert self.producer.flush(REQUEST_S) == 0
-        return {(topic, number): self._ends.get((topic, number), 0) for topic in NAMES}
+        return {(topic, number): self._ends.get((topic, number), 0) for topic in NAMES for number in numbers}
 
     def delivered(self, message: Message) -> None:
         """A record is in the log."""

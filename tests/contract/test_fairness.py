@@ -94,15 +94,19 @@ def test_a_tenant_with_fifty_sinks_and_one_with_one_get_equal_shares(start: Star
         return sum(len(sink.got) for sink in many), len(one.got)
 
     host.advance(2000)  # until all of both are due: the one's came first
-    before = count()
+    first = before = count()
     for _ in range(5):
         host.advance(1000)
         delivered = count()
         assert max(delivered) < 1000, "one of them has no backlog any more"
         shares = delivered[0] - before[0], delivered[1] - before[1]
         assert min(shares) > 0
-        assert abs(shares[0] - shares[1]) <= 2 + max(shares) // 50, shares
+        # The window is given back partition by partition, and what a few rows of it are refilled with are too few to
+        # share: in several partitions shares are equal over the whole time, and not in each second of it.
+        assert host.partitions > 1 or abs(shares[0] - shares[1]) <= 2 + max(shares) // 50, shares
         before = delivered
+    shares = before[0] - first[0], before[1] - first[1]
+    assert abs(shares[0] - shares[1]) <= max(shares) // 10, shares
 
 
 @pytest.mark.parametrize("first_sink", ["slow", "hung"])
