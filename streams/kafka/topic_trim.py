@@ -19,6 +19,9 @@ from streams.kafka.clients import client_log, client_settings
 REQUEST_S = 10.0
 """For one request. Whoever asks comes again in a minute."""
 
+NONE = -1
+"""The offset of no record: there is none as young as was asked for."""
+
 Place = tuple[str, int]
 """A topic and a partition."""
 
@@ -56,14 +59,17 @@ class TopicTrim:
             raise StoreError(f"the ends of topics cannot be read: {error.args[0]}") from error
         spans: dict[Place, Span] = {}
         for place, start in starts.items():
-            # None is as young as that: then all is older.
-            ends = [offset for offset in (younger[place],) if offset >= 0]
+            ends = [offset for offset in (younger[place],) if offset != NONE]  # with none as young all is older
             spans[place] = Span(start, max(start, min([committed[place], *ends])))
         return spans
 
     def _offsets(self, wanted: list[TopicPartition], spec: OffsetSpec) -> dict[Place, int]:
         futures = self._admin().list_offsets(dict.fromkeys(wanted, spec), request_timeout=self._request_s)
-        return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+        found = {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+        for (topic, number), offset in found.items():
+            if offset < NONE:  # one whose leader has just gone: by no means that nothing is there
+                raise StoreError(f"{topic}[{number}]: its ends are not known now")
+        return found
 
     def _committed(self, wanted: list[TopicPartition]) -> dict[Place, int]:
         """0 where the group has committed nothing."""
