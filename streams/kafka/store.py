@@ -88,7 +88,8 @@ class FoldStore(Store[bytes, bytes]):
 
     async def _close(self, numbers: Iterable[int]) -> None:
         """Close partitions: whoever reads them is told first."""
-        gone = [self.partitions.pop(number) for number in list(numbers)]
+        # One may have gone meanwhile: a rebalance does not wait for a restore of the one before.
+        gone = [self.partitions.pop(number) for number in list(numbers) if number in self.partitions]
         for partition in gone:
             self.in_turn.pop(partition.number, None)
             self._owned.revoked(partition.number)
