@@ -22,6 +22,8 @@ from ankusa.supervisor import WATCH_S, FileWatch, Supervisor
 from schemas.config import Config
 
 FAILED = 1
+CONFIG = 78
+"""What `check-config` says of a configuration that cannot be run."""
 
 WAYS_OUT = {
     errno.EADDRINUSE: "; end what listens there, or set another port",
@@ -33,13 +35,19 @@ WAYS_OUT = {
 
 def run(config: Config, path: str | None) -> int:
     """Run a node with `config`, which was read from `path` (None: see `ANKUSA_CONFIG`); the exit status."""
+    watched = path or os.environ.get(PATH_VARIABLE) or None
+    if watched and not Path(watched).is_file():
+        sys.stderr.write(
+            f"{watched}: is no regular file, and each process of a node reads its configuration for itself: "
+            "write it to a file and name that\n"
+        )
+        return CONFIG
     taken = taken_ports(config)
     if taken:
         sys.stderr.write("".join(f"{line}\n" for line in taken))
         return FAILED
     if config.demo:
         sys.stderr.write(demo_words(config))
-    watched = path or os.environ.get(PATH_VARIABLE) or None
     if config.node.edges == 0:
         return _in_place(config, watched)
     logs.set_up(config.log.level, "supervisor")

@@ -7,7 +7,7 @@ never left out in silence.
 from __future__ import annotations
 
 from ankusa.config.problems import Problems, at_index, join
-from schemas.config import Kafka, KafkaSecurity, LogSettings, Node, Routes
+from schemas.config import ClaimCheck, Kafka, KafkaSecurity, LogSettings, Node, Routes
 
 KAFKA_ROLES = ("edge", "worker")
 LOCAL_ROLES = ("edge", "dispatch", "storage", "claim_check")
@@ -18,7 +18,7 @@ def has_admin(node: Node, log: LogSettings) -> bool:
     return log.type == "local" or "worker" in node.roles
 
 
-def check_host(node: Node, log: LogSettings, routes: Routes, problems: Problems) -> None:
+def check_host(node: Node, log: LogSettings, routes: Routes, claim_check: ClaimCheck, problems: Problems) -> None:
     """The roles and features against the kind of log."""
     known = KAFKA_ROLES if log.type == "kafka" else LOCAL_ROLES
     for index, role in enumerate(node.roles):
@@ -31,6 +31,8 @@ def check_host(node: Node, log: LogSettings, routes: Routes, problems: Problems)
             problems.add("node.edges", "0 is for the embedded node: with `log.type: kafka` give at least 1")
         if routes.enabled:
             problems.add("routes.enabled", "the route guard is not built yet for `log.type: kafka`")
+        if claim_check != ClaimCheck():
+            problems.add("claim_check", "the claim check is not built yet for `log.type: kafka`: leave the section out")
 
 
 def check_kafka(kafka: Kafka, path: str, problems: Problems) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,16 @@ def test_without_a_configuration_it_runs_the_demo_source_and_says_so(tmp_path: P
         assert len(started) == 2  # an engine and an edge
         assert node.end() == 0
         assert not any(map(is_running, started))
+
+
+def test_a_configuration_that_only_one_process_can_read_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "ankusa.cli", "serve", "--config", str(pipe)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as node:
+        pipe.write_text(json.dumps({"sources": {"first": SOURCE}}))
+        _, words = node.communicate(timeout=60)
+    assert (node.returncode, f"{pipe}: is no regular file" in words) == (78, True)
 
 
 @pytest.mark.parametrize("edges", [0, 1, 2])
@@ -66,10 +78,14 @@ def test_an_engine_that_is_killed_is_started_again_beside_its_edge(tmp_path: Pat
             engine, edge = edge, engine
         os.kill(engine, signal.SIGKILL)
         assert ask(node.http_port, "GET", "/health")[0] == 200  # the edge lives
-        seen: set[int] = set()
-        # It may hold a hook for the engine that comes back, or refuse it.
-        poll("a node that takes hooks again", lambda: seen.add(node.post("first", {})[0]) or 201 in seen)
-        assert seen <= {201, 503}
+        seen: list[int] = []
+
+        def taken() -> bool:
+            seen.append(node.post("first", {})[0])  # it may hold a hook for the engine that comes back, or refuse it
+            return seen[-1] == 201
+
+        poll("a node that takes hooks again", taken)
+        assert set(seen) <= {201, 503}
         assert is_running(edge)
         assert len(children(node.process.pid)) == 2
         assert node.end(signal.SIGINT) == 0

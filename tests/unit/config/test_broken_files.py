@@ -311,6 +311,12 @@ BROKEN = [
     ("no edge process", SOUND + "node: {roles: [edge], edges: 0}\nlog: {type: kafka}", "node.edges", "at least 1"),
     ("routes on kafka", SOUND + ON_KAFKA.format("edge") + "routes: {enabled: true}", "routes.enabled", "not built yet"),
     (
+        "claim check on kafka",
+        SOUND + ON_KAFKA.format("edge") + "claim_check: {retention_days: 3}",
+        "claim_check",
+        "not built yet",
+    ),
+    (
         "a worker's admin API on the port of its edge",
         SOUND + ON_KAFKA.format("edge, worker") + "http: {port: 4002}",
         "admin.port",
