@@ -31,6 +31,14 @@ class Admission:
         """New configured limits; buckets keep their tokens, capped by the new burst at the next take."""
         self._limits = limits
 
+    def override(self, changes: Mapping[str, RateLimit | None]) -> None:
+        """Overrides set, or with None taken back."""
+        for tenant_id, limit in changes.items():
+            if limit is None:
+                self.overrides.pop(tenant_id, None)
+            else:
+                self.overrides[tenant_id] = limit
+
     @property
     def default(self) -> RateLimit | None:
         return self._limits.default

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ankusa.admission import Admission
 from ankusa.store.errors import StoreError
 from schemas.append import Answer, Submission
-from schemas.config import Config
+from schemas.config import Config, RateLimit
 from schemas.records import Held, encode, encode_commit
 from streams.kafka.commits import Append, Commit, Places, unavailable
 from streams.kafka.flow import STALL_S, Flow
@@ -86,6 +86,10 @@ class KafkaEdgeLog:
     def reload(self, config: Config) -> None:
         """Take up the limits of `config`."""
         self._admission.reconfigure(config.rate_limits)
+
+    def override(self, changes: Mapping[str, RateLimit | None]) -> None:
+        """Take up the limits that the API has set, or taken back."""
+        self._admission.override(changes)
 
     async def close(self) -> None:
         """Send what waits, if a broker takes it at once, and end. Drain the batcher first."""

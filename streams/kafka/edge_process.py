@@ -33,6 +33,9 @@ from streams.kafka.topic_admin import topics_fit
 
 log = logging.getLogger("ankusa.edge")
 
+OVERRIDES_S = 10.0
+"""How long an edge that begins waits for overrides of limits: refusing hooks for longer costs more than they save."""
+
 SLOW_APPEND_MS = 100
 """Ten times what three brokers take for a commit. Whoever waits longer waits for one partition, or for all: hooks
 behind it go to others, or are refused at once when nobody answers."""
@@ -59,25 +62,25 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
         await edge_log.close()
         return 1
     edge.reloaded = reloaded
-    feed = SourceFeed(config, take) if config.source_store.type == "persistent" else None
+    feed = SourceFeed(config, take, edge_log.override)
     loop = asyncio.get_running_loop()
-    others = [loop.create_task(_opened(config, edge_log))]
-    if feed is not None:
-        others.append(loop.create_task(_unreadable(feed)))
+    others = [loop.create_task(_opened(config, edge_log, feed)), loop.create_task(_unreadable(feed))]
     status = await serve_until(edge, stop, config_path, env, others)
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    if feed is not None:
-        await feed.close()
+    await feed.close()
     await edge_log.close()
     return status
 
 
-async def _opened(config: Config, edge_log: KafkaEdgeLog) -> int:
+async def _opened(config: Config, edge_log: KafkaEdgeLog, feed: SourceFeed) -> int:
     """Check the topics and open the log; ends only when the topics are not as they must be."""
     if not await topics_fit(config):
         return FATAL_EXIT
+    done, _ = await asyncio.wait([feed.read], timeout=OVERRIDES_S)
+    if not done:
+        log.warning("event=limits_unread reason=no broker has given the topic of overrides: the file's limits hold")
     await edge_log.open()
     log.info("event=edge_open brokers=%s", ",".join(config.kafka.brokers))
     await asyncio.Event().wait()

@@ -1,7 +1,7 @@
 """The admin API's port on a worker: it answers for the partitions that it owns now.
 
 Owns the joining of the parts; the work of each answer is that of the embedded host's modules, over all owned tables as
-one. What edges would have to follow and do not (overrides of rate limits) is refused with the way out.
+one. What is the fleet's (sources, overrides of rate limits) is as the topic `sources` has it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limit, Limits, Purged, Stats, TenantLimit
+from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limits, Purged, Stats, TenantLimit
 from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
 from schemas.records import Purge, Topic
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.reading import FleetTables
 from streams.kafka.services import Services
-from streams.local.operations import figures, hook_view, lanes, pen
+from streams.local.operations import figures, hook_view, lanes, limits, pen
 from streams.local.operations.dead_letters import Listing
-
-NOT_HERE = "with `log.type: kafka` rate limits are those of the configuration: set rate_limits there"
 
 
 class KafkaOperations:
@@ -116,26 +114,17 @@ class KafkaOperations:
     # -- rate limits ----------------------------------------------------------
 
     def limits(self, tenants: Tenants) -> Limits:
-        settings = self._services.config.rate_limits
-        default = settings.default
-        return Limits(
-            default=None if default is None else Limit(rate=default.rate, burst=default.burst),
-            tenants=[self.limit(name) for name in sorted(settings.tenants) if tenants is None or name in tenants],
-        )
+        return limits.listing(self._services.limits.admission, tenants)
 
     def limit(self, tenant_id: str) -> TenantLimit:
-        settings = self._services.config.rate_limits
-        own = settings.tenants.get(tenant_id)
-        limit = own or settings.default
-        source = "config" if own else "default" if limit else "none"
-        shown = {} if limit is None else {"rate": limit.rate, "burst": limit.burst}
-        return TenantLimit.model_validate({"tenant": tenant_id, "rate": None, "burst": None, "source": source} | shown)
+        return limits.one(self._services.limits.admission, tenant_id)
 
     async def set_limit(self, tenant_id: str, rate: float, burst: int) -> TenantLimit:
-        raise StoreError(NOT_HERE)
+        await self._services.limits.set(tenant_id, rate, burst)
+        return self.limit(tenant_id)
 
     async def drop_limit(self, tenant_id: str) -> bool:
-        raise StoreError(NOT_HERE)
+        return await self._services.limits.drop(tenant_id)
 
     # -- metrics --------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.hook_reader import HookReader
 from streams.kafka.lane_healing import LaneHealing
+from streams.kafka.limits import FleetLimits
 from streams.kafka.log_producer import LogProducer
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.reclaiming import Reclaiming
@@ -80,6 +81,7 @@ class Services:
         self.trimming = Trimming(
             *(self.fleet, self.bodies, dead, TopicTrim(config)), (names.hooks, names.quarantine), owned.still_owned
         )
+        self.limits = FleetLimits(config, self.fleet)
         self.feed: SourceFeed | None = None
         self.source_store: SourceStore | None = None
         self.owned = owned
@@ -90,9 +92,8 @@ class Services:
 
     def start(self) -> None:
         """Follow the partitions, once the sources are known: a row whose source is not known yet would die."""
-        if self.config.source_store.type == "persistent":
-            self.feed = SourceFeed(self.config, self._take, self._stored)
-        else:
+        self.feed = SourceFeed(self.config, self._take, self.limits.take, self._stored)
+        if self.config.source_store.type != "persistent":
             self._stored({})
             self._follow()
         loop = asyncio.get_running_loop()
@@ -151,6 +152,7 @@ class Services:
         self.sink_context.destinations.reconfigure(config.dispatch.sink_concurrency)
         unused = self.sources.reload(config, None if self.sink_context is old else self.sink_context)
         self.dispatcher.reconfigure(config.dispatch)
+        self.limits.reload(config)
         self.config = config
         self._close_later(unused, None if self.sink_context is old else old.clients)
         log.info("event=config_reloaded changed=%s needs_restart=%s", ",".join(changed), ",".join(needs_restart))

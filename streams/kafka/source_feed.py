@@ -1,4 +1,4 @@
-"""The sources that the API set up, as an edge reads them: the compacted topic `sources`, to its end and then on.
+"""The sources and limits that the API set up, as a node reads them: the compacted topic `sources`, to its end and on.
 
 Owns one consumer and its thread. Everything up to the topic's end is told at once, as the whole; each change after it
 as it comes. A source that cannot be read at the start ends the edge, unless `source_store.ignore_unreadable` says
@@ -18,9 +18,10 @@ from ankusa.seal import Seal
 from ankusa.source_store import spec as specs
 from ankusa.source_store.spec import UnreadableError
 from ankusa.source_store.store import UnreadableSourcesError
-from schemas.config import Config, ManagedSource
+from schemas.config import Config, ManagedSource, RateLimit
 from schemas.edge_update import EdgeUpdate
 from schemas.records import DecodeError, SourceChange, decode_source_change
+from streams.kafka import limits
 from streams.kafka.clients import client_log, client_settings
 from streams.kafka.topics import TopicNames
 
@@ -39,9 +40,15 @@ class SourceFeed:
     the changes as they are kept, None for what is gone."""
 
     def __init__(
-        self, config: Config, take: Callable[[EdgeUpdate], None], stored: Stored = lambda changes: None
+        self,
+        config: Config,
+        take: Callable[[EdgeUpdate], None],
+        override: Callable[[Mapping[str, RateLimit | None]], None],
+        stored: Stored = lambda changes: None,
     ) -> None:
         self._take = take
+        self._override = override
+        self._managed = config.source_store.type == "persistent"
         self._stored = stored
         self._topic = TopicNames(config.kafka.prefix).sources
         self._seal = Seal(config.source_store.secret_key)
@@ -58,7 +65,10 @@ class SourceFeed:
         self._told = False
         self._changes: dict[str, ManagedSource | None] = {}
         self._kept: dict[str, SourceChange | None] = {}
+        self._limits: dict[str, RateLimit | None] = {}
         self._unreadable: dict[str, str] = {}
+        self.read: asyncio.Future[None] = self._loop.create_future()
+        """Done when the topic has been read to its end."""
         self.failed: asyncio.Future[UnreadableSourcesError] = self._loop.create_future()
         """Done when the edge must not go on."""
         self._thread = threading.Thread(target=self._run, name="ankusa-sources", daemon=True)
@@ -79,7 +89,7 @@ class SourceFeed:
                 ended = self._told
                 for message in consumer.consume(BATCH, POLL_S):
                     ended = self._read(message) or ended
-                if ended and (self._changes or not self._told):
+                if ended and (self._changes or self._limits or not self._told):
                     self._tell()
         except Exception as error:
             log.exception("event=sources_feed_failed")
@@ -94,6 +104,11 @@ class SourceFeed:
             return error.code() == KafkaError._PARTITION_EOF  # of all else it tries again by itself
         key, value = message.key(), message.value()
         source_id = key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
+        if (tenant_id := limits.tenant_of(source_id)) is not None:
+            self._read_limit(tenant_id, value)
+            return False
+        if not self._managed:
+            return False
         self._unreadable.pop(source_id, None)
         try:
             change = None if value is None else decode_source_change(value)
@@ -104,6 +119,12 @@ class SourceFeed:
         except DecodeError:
             self._unreadable[source_id] = "is damaged"
         return False
+
+    def _read_limit(self, tenant_id: str, value: bytes | None) -> None:
+        try:
+            self._limits[tenant_id] = limits.read_limit(value)
+        except DecodeError:  # the one before holds
+            log.error("event=limit_ignored tenant=%s reason=is damaged", tenant_id)
 
     def _source(self, change: SourceChange) -> ManagedSource | None:
         return None if change.spec is None else specs.read(change, self._seal, self._retry).source
@@ -118,9 +139,18 @@ class SourceFeed:
             return
         for reason in unreadable:
             log.error("event=source_ignored source=%s", reason.replace(" ", " reason=", 1))
+        overrides, self._limits = self._limits, {}
+        self._hand(self._overridden, overrides)
+        if self._managed:
+            self._tell_sources()
+        self._told = True
+
+    def _tell_sources(self) -> None:
+        if self._told and not self._changes:
+            return
         update = EdgeUpdate(whole=not self._told, sources=tuple(self._changes.items()))
         kept = self._kept
-        self._told, self._changes, self._kept = True, {}, {}
+        self._changes, self._kept = {}, {}
         self._hand(self._stored, kept)
         self._hand(self._taken, update)
 
@@ -131,6 +161,13 @@ class SourceFeed:
             self._closing.set()
 
     # -- in the loop --------------------------------------------------------
+
+    def _overridden(self, overrides: Mapping[str, RateLimit | None]) -> None:
+        self._override(overrides)
+        if overrides:
+            log.info("event=limits_taken tenants=%d", len(overrides))
+        if not self.read.done():
+            self.read.set_result(None)
 
     def _taken(self, update: EdgeUpdate) -> None:
         try:

@@ -21,14 +21,14 @@ from ankusa.replay.operator import Operator
 from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
-from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limit, Limits, Purged, Stats, TenantLimit
+from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limits, Purged, Stats, TenantLimit
 from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
 from schemas.config import Config, RateLimit
 from schemas.records import LimitChange
 from streams.local.health import Health
 from streams.local.intake import Intake
 from streams.local.log import LocalLog
-from streams.local.operations import figures, hook_view, lanes, pen
+from streams.local.operations import figures, hook_view, lanes, limits, pen
 from streams.local.operations.dead_letters import Listing
 from streams.local.sweeper import Sweeper
 
@@ -132,20 +132,10 @@ class LocalOperations:
     # -- rate limits ----------------------------------------------------------
 
     def limits(self, tenants: Tenants) -> Limits:
-        admission = self._engine.admission
-        default = admission.default
-        named = admission.overrides.keys() | admission.configured.keys()
-        return Limits(
-            default=None if default is None else Limit(rate=default.rate, burst=default.burst),
-            tenants=[self.limit(name) for name in sorted(named) if tenants is None or name in tenants],
-        )
+        return limits.listing(self._engine.admission, tenants)
 
     def limit(self, tenant_id: str) -> TenantLimit:
-        limit, source = self._engine.admission.limit_of(tenant_id)
-        figures = {} if limit is None else {"rate": limit.rate, "burst": limit.burst}
-        return TenantLimit.model_validate(
-            {"tenant": tenant_id, "rate": None, "burst": None, "source": source} | figures
-        )
+        return limits.one(self._engine.admission, tenant_id)
 
     async def set_limit(self, tenant_id: str, rate: float, burst: int) -> TenantLimit:
         log = self._engine.log

@@ -1,0 +1,81 @@
+"""Overrides of rate limits set at one worker: they hold at every edge, are shown by every worker, and outlive all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kafka import KafkaProducer
+
+from ankusa.demo.ask import ask
+from schemas.records import LimitChange, encode
+from tests.kafka.delivering import Admin, delivering_fleet, edge, ending, owns, worker
+from tests.kafka.folding import until
+from tests.kafka.nodes import Served, serving
+from tests.support.node_process import free_ports
+
+LIMIT = "/v1/tenants/default/rate-limit"
+NOWHERE = "http://127.0.0.1:1/nobody"
+BURST = {"rate": 0.001, "burst": 2}
+
+
+def taken(served: Served) -> int:
+    """Hooks that are taken until one is refused for the rate; at most five."""
+    for number in range(5):
+        status, answer = served.post("orders", {"n": number})
+        if status == 429:
+            assert answer["error"] == "rate_limited"
+            return number
+        assert status == 201, answer
+    return 5
+
+
+def test_an_override_is_the_fleets_and_outlives_its_processes(broker: str, tmp_path: Path) -> None:
+    fleet = delivering_fleet(broker, partitions=2)
+    ports = free_ports(2)
+    first, second = (Admin(port) for port in ports)
+    processes = [worker(fleet, tmp_path / str(index), NOWHERE, port) for index, port in enumerate(ports)]
+    with ending(processes), edge(fleet, tmp_path / "edge") as served:
+        for process in processes:
+            owns(process, 1)
+        assert first.get(LIMIT)["source"] == "none"
+        assert taken(served) == 5
+        assert first.status("DELETE", LIMIT) == 404
+        assert ask(ports[0], "PUT", LIMIT, BURST)[0] == 200
+        assert first.get(LIMIT) == {"tenant": "default", "source": "override", **BURST}
+        until(lambda: second.get(LIMIT)["source"] == "override", "the other worker shows it")
+        assert [entry["tenant"] for entry in second.get("/v1/rate-limits")["tenants"]] == ["default"]
+        until(lambda: taken(served) == 0, "the edge goes by it")
+        with edge(fleet, tmp_path / "later") as later:  # one that begins goes by it from its first hook on
+            assert taken(later) == 2
+        processes[1].kill()
+        processes[1].start()
+        until(lambda: _shows(second, "override"), "a worker that begins shows it")
+        assert second.status("DELETE", LIMIT) == 204
+        until(lambda: first.get(LIMIT)["source"] == "none", "the first worker has it no more")
+        until(lambda: taken(served) == 5, "nor has the edge")
+        for process in processes:
+            assert process.stop() == 0, process.output()
+
+
+def _shows(node: Admin, source: str) -> bool:
+    try:
+        return bool(node.get(LIMIT)["source"] == source)
+    except OSError:
+        return False
+
+
+def test_a_damaged_one_leaves_the_last_and_sources_of_files_need_no_source_store(broker: str, tmp_path: Path) -> None:
+    fleet = delivering_fleet(broker, partitions=2)
+    producer = KafkaProducer(bootstrap_servers=broker, acks="all")
+    for key, value in (
+        ("limit/default", encode(LimitChange("default", 1, 0.001, 1))),
+        ("limit/default", b"damaged"),
+        ("limit/other", encode(LimitChange("other", 1, None, None))),
+        ("acme.orders", b"no source, and not asked for"),
+    ):
+        producer.send(fleet.names.sources, value=value, key=key.encode()).get(30)
+    producer.close()
+    with serving(tmp_path, fleet.config, egress={"allow": ["192.0.2.0/24"]}) as served:
+        assert taken(served) == 1
+        assert "event=limit_ignored tenant=default" in served.log()
+        assert "event=limits_taken tenants=2" in served.log()
