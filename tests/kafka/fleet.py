@@ -68,7 +68,10 @@ class Run:
         yield
         done_at = now_ms()
         event.back_at = done_at if after else event.at
-        until(lambda: self._deliver_since(done_at), f"{name}: every partition delivers again", WATCHED_S)
+        try:
+            until(lambda: self._deliver_since(done_at), f"{name}: every partition delivers again", WATCHED_S)
+        except AssertionError as error:  # the count will say so
+            say(str(error))
         seen_at = now_ms()
         until(lambda: now_ms() - seen_at > CALM_MS, "a calm", 2 * CALM_MS / 1000)
         event.until = now_ms()
@@ -170,7 +173,7 @@ def run(folder: Path, size: Size, plan: Plan) -> Report:
         _settle(stack, set().union(unlucky, *(load.ids for load in loads)))
         places.know(stack.sink.delivered)
         places.close()
-        return report(loads, unlucky, stack.sink.asked, places, read_book(stack.fleet), this.events)
+        return report(loads, unlucky, stack.sink.asked, places, read_book(stack.fleet), this.events, stack.log_lines())
 
 
 def _settle(stack: Stack, ids: set[str]) -> None:

@@ -19,6 +19,9 @@ from tests.kafka.fleet_sink import Asked
 from tests.support.load import Load
 
 RESUMES_S = 30.0
+LOG_LINES = 1000
+"""The most that a worker may say: an outage of minutes is a few lines a second at its beginning and its end."""
+
 PAUSE_S = 1.0
 """A partition that delivers nothing for this long has paused: between two hooks of it there is a tenth of that."""
 
@@ -71,11 +74,12 @@ class Report(Struct, frozen=True):
     attempts: int
     resets: int
     unrecorded: int
+    log_lines: int
 
     @property
     def good(self) -> bool:
         nothing = (self.lost, len(self.unexplained), self.resets, self.unrecorded)
-        return not any(nothing) and all(cost.good for cost in self.costs)
+        return not any(nothing) and self.log_lines <= LOG_LINES and all(cost.good for cost in self.costs)
 
     def __str__(self) -> str:
         lines = [
@@ -86,12 +90,19 @@ class Report(Struct, frozen=True):
             *map(str, self.costs),
             f"{self.retried} hooks whose sink refused: {self.attempts} attempts in the log, {self.resets} numbered "
             f"anew, {self.unrecorded} with more requests than attempts and takeovers",
+            f"{self.log_lines} lines of log at most from one worker",
         ]
         return "\n".join(lines)
 
 
 def report(
-    loads: Sequence[Load], unlucky: set[str], asked: Sequence[Asked], places: Places, book: Book, events: list[Event]
+    loads: Sequence[Load],
+    unlucky: set[str],
+    asked: Sequence[Asked],
+    places: Places,
+    book: Book,
+    events: list[Event],
+    log_lines: int,
 ) -> Report:
     """Count. `unlucky` are acknowledged hooks beside those of `loads`, whose sink refused them for a while."""
     accepted = set().union(unlucky, *(load.ids for load in loads))
@@ -121,6 +132,7 @@ def report(
             not attempts[hook_id] <= requests[hook_id] <= attempts[hook_id] + len(_changes(hook_id, places, book))
             for hook_id in unlucky
         ),
+        log_lines=log_lines,
     )
 
 

@@ -107,6 +107,10 @@ class Stack:
 
         until(given, f"{name} owns {more} partitions")
 
+    def log_lines(self) -> int:
+        """Of the worker that says most, in all its lives."""
+        return max(len(worker.output().splitlines()) for worker in self.workers.values())
+
     def ended(self) -> list[str]:
         """Workers that have ended by themselves, with the end of their log."""
         return [
@@ -122,12 +126,12 @@ class Stack:
         group = f"{self.fleet.config.kafka.prefix}workers"
 
         def asked() -> int | None:
-            with contextlib.suppress(KafkaException):
+            with contextlib.suppress(KafkaException, TimeoutError):
                 described = self._admin.describe_consumer_groups([group], request_timeout=ASK_S)[group].result(ASK_S)
                 return self._server(described.coordinator.port)
             return None
 
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + START_S
         while (found := asked()) is None:
             assert time.monotonic() < deadline, "nobody coordinates the group"
         return found
