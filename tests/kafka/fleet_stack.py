@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from msgspec import Struct
 
-from schemas.config import Egress, Http, Kafka, LogSettings, Node, Sink, Source, Verify
+from schemas.config import Egress, Kafka, Sink, Source, Verify
+from streams.kafka.topic_admin import ClusterError
 from tests.kafka import cluster
 from tests.kafka.fleet_sink import STEADY, UNLUCKY, FleetSinkProcess
 from tests.kafka.folding import Fleet, WorkerProcess, until
@@ -54,15 +55,14 @@ class Stack:
         kafka = Kafka(
             brokers=addresses, prefix=cluster.new_prefix(), partitions=size.partitions, replication=len(servers)
         )
-        self.fleet = Fleet(
-            addresses[0],
-            partitions=size.partitions,
-            kafka=kafka,
-            sources={name: _source(name, sink.url) for name in (STEADY, UNLUCKY)},
-            egress=Egress(allow=("127.0.0.0/8",)),
-            node=Node(roles=("edge",)),
-            log=LogSettings(type="kafka"),
-            http=Http(port=0),
+        self.fleet = _topics_made(
+            lambda: Fleet(
+                addresses[0],
+                partitions=size.partitions,
+                kafka=kafka,
+                sources={name: _source(name, sink.url) for name in (STEADY, UNLUCKY)},
+                egress=Egress(allow=("127.0.0.0/8",)),
+            )
         )
         self.edges: list[Served] = []
         self.workers: dict[str, WorkerProcess] = {}
@@ -175,6 +175,16 @@ class Stack:
         with Load(self.edges[0].http_port, f"/webhooks/{UNLUCKY}", connections=4, most=count, name="unlucky") as load:
             load.wait_accepted(count)
         return load.ids
+
+
+def _topics_made(make: Callable[[], Fleet]) -> Fleet:
+    """A cluster of three that has just started may be asked more than once."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return make()
+        except ClusterError as error:
+            assert not error.refused and time.monotonic() < deadline, error
 
 
 _RETRY = {"base_ms": 1000, "max_ms": 4000, "max_attempts": 10_000}
