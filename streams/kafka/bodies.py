@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from ankusa.store import keys
@@ -28,6 +29,9 @@ AGAIN_S = 1.0
 
 ROUND_RECORDS = 32
 """Records of one read: each is a megabyte at most, but for one with a single larger hook."""
+
+AHEAD_ROWS = 128
+"""Rows looked at for what will be asked for next: less than a millisecond."""
 
 MISSING = 10_000
 """Hooks remembered as gone from the topic: their rows die of it once, and are asked for no more."""
@@ -95,8 +99,10 @@ class Bodies:
             offsets = sorted({places.offset_of(seq) for seq in wanted})[:ROUND_RECORDS]
             seqs = [seq for seq in wanted if places.offset_of(seq) <= offsets[-1]]
             try:
+                offsets += self._ahead(number, seqs[-1], ROUND_RECORDS - len(offsets))
                 found = await self._reader.read(number, offsets)
-                if len(found) < len(offsets) and self._read_back is not None:
+                gone = any(places.offset_of(seq) not in found for seq in seqs)
+                if gone and self._read_back is not None:
                     await self._read_back(number)
                 self._take(number, seqs, found)
                 complained = False
@@ -106,6 +112,20 @@ class Bodies:
                 complained = True
                 await asyncio.sleep(AGAIN_S)
         self._tasks.pop(number, None)
+
+    def _ahead(self, number: int, last: int, room: int) -> list[int]:
+        """Up to `room` offsets that rows behind `last` will ask for next: a round costs the same for ten as for one.
+        Raises StoreError."""
+        tables = self._fleet.tables(number)
+        if tables is None or room <= 0:
+            return []
+        start, end = keys.u64(last + 1), keys.u64(max(last + 1, self._restored.get(number, 0)))
+        scan = tables.database.keys("rows", start, end)
+        behind = sorted({key[:8] for key in islice(scan, AHEAD_ROWS)})
+        scan.close()  # type: ignore[attr-defined]
+        here = tables.database.present("hooks", behind)
+        offsets = {places.offset_of(keys.read_u64(key)) for key in behind if key not in here}
+        return sorted(offsets - {places.offset_of(last)})[:room]
 
     def _take(self, number: int, seqs: Sequence[int], found: dict[int, bytes]) -> None:
         tables = self._fleet.tables(number)

@@ -21,6 +21,7 @@ ANSWER_S = 10.0
 """Without a record for this long the broker does not answer: whoever asked waits and asks again."""
 
 POLL_S = 0.5
+FETCH_WAIT_MS = 5
 NEAR_RECORDS = 64
 """Records that are read over rather than sought past: a seek gives up what was fetched ahead."""
 
@@ -33,6 +34,9 @@ def open_consumer(config: Config) -> Consumer:
         "group.id": f"{config.kafka.prefix}hooks",  # asked for, and never joined
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
+        # A read that begins waits for the fetch of the one before, which may find nothing more to bring.
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
+        "fetch.queue.backoff.ms": FETCH_WAIT_MS,
         "queued.max.messages.kbytes": 16 << 10,
     }
     return Consumer(settings, logger=client_log)

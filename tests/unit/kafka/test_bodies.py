@@ -88,7 +88,7 @@ def test_what_one_scan_asks_for_is_read_in_one_go_in_the_order_of_offsets(world:
         for seq in wanted:
             world.fetch(seq)
         await world.settle()
-        assert world.reader.asked == [[0, 2]]
+        assert world.reader.asked == [[0, 2]]  # ahead of the last there is nothing
         assert sorted(world.fetched) == sorted(wanted)
         found = world.tables.hook(wanted[1])
         assert found is not None
@@ -96,6 +96,22 @@ def test_what_one_scan_asks_for_is_read_in_one_go_in_the_order_of_offsets(world:
         # What else was in a record and has a row is there now as well.
         assert world.bodies.stored(world.tables, world.seq(0, "a"))
         assert not world.bodies.stored(world.tables, world.seq(1, "a"))
+
+    run(body)
+
+
+def test_what_rows_will_ask_for_next_is_read_along(tmp_path: Path) -> None:
+    async def body() -> None:
+        world = World(tmp_path / "store", commits=8)
+        world.bodies._put(world.tables, {world.seq(4, name): b"\0\0\0\0" for name in ("a", "b")})  # at hand already
+        seq = world.seq(1, "b")
+        world.fetch(seq)
+        await world.settle()
+        assert world.reader.asked == [[1, 2, 3, 5, 6, 7]]
+        assert world.fetched == [seq]
+        assert all(world.bodies.stored(world.tables, world.seq(number, "a")) for number in range(1, 8))
+        assert not world.bodies.stored(world.tables, world.seq(0, "a"))
+        world.tables.close()
 
     run(body)
 
