@@ -33,6 +33,13 @@ class FoldConsumer(aiokafka.Consumer):
     def _new_consumer_thread(self) -> FoldConsumerThread:
         return FoldConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
+    async def perform_seek(self) -> None:
+        await super().perform_seek()
+        fresh = [tp for tp in self.assignment() if self._committed_offset[tp] is None and not self._is_changelog_tp(tp)]
+        if fresh:
+            earliest = await self.earliest_offsets(*fresh)
+            await self.seek_wait({tp: offset or 0 for tp, offset in earliest.items()})
+
     async def verify_all_partitions_active(self) -> None:
         """Judge nobody."""
 

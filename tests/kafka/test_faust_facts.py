@@ -14,6 +14,7 @@ import pytest
 from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from faust.transport.drivers.aiokafka import Transport
+from faust.types import TP
 
 from ankusa.store.errors import StoreLockedError
 from ankusa.store.tables import Tables
@@ -129,6 +130,23 @@ async def test_the_streams_begin_when_the_restore_is_done_and_faust_applies_no_c
         assert second.app.consumer._thread._consumer._fetcher._fetch_max_wait_ms == FETCH_WAIT_MS
         changelog = fleet.names.changelog
         assert {tp.topic for tp in second.app.consumer._paused_partitions} == {changelog}
+
+
+@in_loop
+async def test_what_is_dropped_amid_a_rebalance_is_read_again_although_nothing_was_committed(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, gate = Fleet(broker, partitions=1), Gate(monkeypatch)
+    fleet.send(Topic.HOOKS, [(0, hooks(f"hook-{number}")) for number in range(5)])
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: folded(running, 5), "the hooks are folded")
+        consumer, place = running.app.consumer, TP(fleet.names.hooks, 0)
+        before = running.table.store.partitions[0].fold.figures.skipped
+        await consumer.seek_wait({place: 5})  # as if they had been fetched, and dropped
+        await consumer.perform_seek()
+        fold = running.table.store.partitions[0].fold
+        await until_async(lambda: fold.figures.skipped >= before + 5, "they are read again, and skipped")
+        gate.open()
 
 
 @in_loop
