@@ -30,20 +30,19 @@ from tests.support.load import Load
 WATCHED_S = 120.0
 """How long it is waited for delivery to resume: longer than it may take, so that a slow one is measured."""
 
-CALM_MS = 4000
-"""How long an event is watched after every partition delivers again: what it costs later is another rebalance."""
-
 SETTLES_S = 600.0
 SAID_EVERY_S = 10.0
 
 
 class Plan(Struct, frozen=True):
-    """What is done. `unlucky`: so many hooks of the source whose sink refuses until all is over."""
+    """What is done. `unlucky`: so many hooks of the source whose sink refuses until all is over. `calm_ms`: how long an
+    event is watched after every partition delivers again, since another rebalance may follow."""
 
     hooks: int
     events: tuple[Callable[[Run], None], ...]
     unlucky: int = 40
     outage_s: float = 120.0
+    calm_ms: int = 4000
 
 
 class Run:
@@ -52,7 +51,6 @@ class Run:
     def __init__(self, stack: Stack, plan: Plan, loads: list[Load], places: Places) -> None:
         self.stack, self.plan, self.loads, self.places = stack, plan, loads, places
         self.events: list[Event] = []
-        self._seen = 0
 
     @property
     def accepted(self) -> int:
@@ -73,7 +71,7 @@ class Run:
         except AssertionError as error:  # the count will say so
             say(str(error))
         seen_at = now_ms()
-        until(lambda: now_ms() - seen_at > CALM_MS, "a calm", 2 * CALM_MS / 1000)
+        until(lambda: now_ms() - seen_at > self.plan.calm_ms, "a calm")
         event.until = now_ms()
         assert not self.stack.ended(), self.stack.ended()
 

@@ -67,7 +67,7 @@ class Stack:
         self.edges: list[Served] = []
         self.workers: dict[str, WorkerProcess] = {}
         self.ports: dict[str, int] = {}
-        self._admin = AdminClient({**QUIET, "bootstrap.servers": ",".join(addresses)})
+        self._addresses = ",".join(addresses)
 
     # -- workers ------------------------------------------------------------------
 
@@ -121,13 +121,18 @@ class Stack:
 
     # -- brokers ------------------------------------------------------------------
 
+    def _admin(self) -> AdminClient:
+        """A new one for each question: one that lived through an outage may wait for a coordinator that has moved."""
+        return AdminClient({**QUIET, "bootstrap.servers": self._addresses})
+
     def coordinator(self) -> int:
         """Which of the servers coordinates the group of the workers."""
         group = f"{self.fleet.config.kafka.prefix}workers"
 
         def asked() -> int | None:
             with contextlib.suppress(KafkaException, TimeoutError):
-                described = self._admin.describe_consumer_groups([group], request_timeout=ASK_S)[group].result(ASK_S)
+                admin = self._admin()  # kept until it has answered
+                described = admin.describe_consumer_groups([group], request_timeout=ASK_S)[group].result(ASK_S)
                 return self._server(described.coordinator.port)
             return None
 
@@ -142,7 +147,7 @@ class Stack:
     def in_sync(self) -> bool:
         """Whether every copy of every partition is in sync: another broker may go."""
         with contextlib.suppress(KafkaException):
-            found = self._admin.list_topics(timeout=ASK_S)
+            found = self._admin().list_topics(timeout=ASK_S)
             return len(found.brokers) == len(self.servers) and all(
                 partition.leader >= 0 and len(partition.isrs) == len(partition.replicas)
                 for topic in found.topics.values()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka import fleet_blocked, fleet_replay
 from tests.kafka.fleet import FULL, SHORT, Plan, run
 from tests.kafka.fleet_stack import Size
 
@@ -14,10 +15,10 @@ from tests.kafka.fleet_stack import Size
 def test_a_small_fleet_goes_on_through_all_of_it(tmp_path: Path) -> None:
     """One broker: a worker killed and another added at once, and the broker away, which is the group's coordinator."""
     size = Size(brokers=1, partitions=4, per_second=120)
-    found = run(tmp_path, size, Plan(hooks=3000, events=SHORT, unlucky=10, outage_s=3))
+    found = run(tmp_path, size, Plan(hooks=1500, events=SHORT, unlucky=10, outage_s=3, calm_ms=2000))
     print(f"\n{found}")
     assert found.good, found
-    assert found.accepted >= 3000
+    assert found.accepted >= 1500
 
 
 @pytest.mark.soak
@@ -29,3 +30,21 @@ def test_a_fleet_of_three_brokers_goes_on_through_all_of_it(tmp_path: Path) -> N
     print(f"\n{found}")
     assert found.good, found
     assert found.accepted >= 50_000
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_sink_that_holds_for_ten_minutes_moves_no_partition(tmp_path: Path) -> None:
+    """Longer than a session of the group and than any limit between two polls."""
+    found = fleet_blocked.run(tmp_path, blocked_s=600)
+    print(f"\n{found}")
+    assert found.good, found
+
+
+@pytest.mark.soak
+@pytest.mark.fault
+@pytest.mark.timeout(600)
+def test_a_replay_moves_every_dead_row_once_through_a_kill(tmp_path: Path) -> None:
+    found = fleet_replay.run(tmp_path, dead=2000)
+    print(f"\n{found}")
+    assert found.good, found
