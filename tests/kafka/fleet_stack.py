@@ -73,7 +73,11 @@ class Stack:
 
     def add_worker(self, name: str) -> WorkerProcess:
         self.ports[name] = free_port()
-        sink: Mapping[str, Any] = {"type": "http", "url": self.sink.url}
+        sink: Mapping[str, Any] = {
+            "type": "http",
+            "url": self.sink.url,
+            "timeout_ms": self.size.attempt_timeout_ms,  # one that answers late has been delivered to
+        }
         source = {"verify": {"type": "none"}, "sinks": [sink], "retry": _RETRY}
         dispatch = {
             "breaker_failures": 0,  # a sink that is only busy must not be parked
