@@ -48,6 +48,9 @@ LOST_S = 20.0
 """A partition whose changelog is another's goes with the next rebalance, within a session's time. One that stays is
 claimed by two fleets at once, and the worker ends."""
 
+LEAVE_S = 8.0
+"""For leaving the group, which takes a tenth of a second where a broker answers."""
+
 AGAIN_S = 1.0
 QUIET = ("faust", "mode", "aiokafka", "streams.kafka")
 """Loggers of Faust and its parts, which name those after the module of a subclass: what they tell at `info` is for
@@ -110,7 +113,11 @@ class Worker:
     async def stop(self) -> None:
         """Leave the group, with the changelog complete as far as brokers take it."""
         await self.table.store.drained(REVOKED_S)
-        await self.app.stop()
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self.app.stop()
+        except TimeoutError:  # no broker answers; the group sees for itself, a session later
+            log.warning("event=group_not_left")
         await self.table.store.stop()
         if self._app_runs is not None:
             self._app_runs.cancel()

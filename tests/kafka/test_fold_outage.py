@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -75,3 +76,17 @@ def test_a_worker_resumes_by_itself(server: brokers.Kafka, tmp_path: Path, away_
     found, wanted = worker.tables(), fleet.refolded(tmp_path / "refolded")
     for number in range(fleet.partitions):
         same(found[number], wanted[number])
+
+
+@pytest.mark.fault
+def test_a_worker_ends_when_it_is_told_to_although_no_broker_answers(server: brokers.Kafka, tmp_path: Path) -> None:
+    fleet = Fleet(cluster.address(server))
+    worker = WorkerProcess(fleet, tmp_path / "worker")
+    until(lambda: len(worker.said("partition_owned")) == fleet.partitions, "it owns the partitions")
+    server.kill()
+    worker.signal(signal.SIGTERM)
+    told = time.monotonic()
+    until(lambda: worker.process.poll() is not None, "it has ended")
+    print(f"\nended {time.monotonic() - told:.1f} s after it was told to")
+    assert len(list((worker.data / "partitions").iterdir())) == fleet.partitions
+    assert worker.tables()
