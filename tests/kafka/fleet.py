@@ -58,8 +58,8 @@ class Run:
 
     @contextmanager
     def event(self, name: str, *, after: bool = False) -> Iterator[None]:
-        """Something is done within; then every partition delivers again by itself. Delivery has to resume from the
-        beginning on, or `after` what is done within: brokers that are away take nothing."""
+        """Something is done within; then every partition takes and delivers again by itself. Delivery has to resume
+        from the beginning on, or `after` what is done within: brokers that are away take nothing."""
         event = Event(name, now_ms(), 0)
         self.events.append(event)
         say(f"{name} ({self.accepted} accepted, {len(self.stack.sink.refresh().delivered)} delivered)")
@@ -76,14 +76,18 @@ class Run:
         assert not self.stack.ended(), self.stack.ended()
 
     def _deliver_since(self, at: int) -> bool:
-        """Whether each partition has delivered since a second after `at`: what comes at once was under way before."""
+        """Whether each partition has delivered a hook that was sent since `at`: what was there before is no proof that
+        the whole way is open."""
         self.places.refresh()
-        delivered = set()
+        delivered: dict[int | None, list[str]] = {}
         for asked in reversed(self.stack.sink.refresh().asked):
-            if asked.at <= at + 1000:
+            if asked.at <= at:
                 break
-            delivered.add(self.places.partition(asked.id))
-        return delivered >= set(range(self.stack.size.partitions))
+            delivered.setdefault(self.places.partition(asked.id), []).append(asked.id)
+        if not delivered.keys() >= set(range(self.stack.size.partitions)):
+            return False
+        sent = {hook.id for load in self.loads for hook in list(load.accepted.values()) if hook.sent_at > at}
+        return all(not sent.isdisjoint(ids) for number, ids in delivered.items() if number is not None)
 
     def wait_accepted(self, count: float) -> None:
         until(lambda: self.accepted >= count, f"{count:.0f} hooks accepted", SETTLES_S)
