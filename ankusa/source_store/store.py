@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from ankusa import lifecycle
+from ankusa.clock import unguessable
 from ankusa.config import ConfigError
 from ankusa.config.managed import managed_source
 from ankusa.seal import Seal
@@ -27,9 +29,10 @@ from ankusa.source_store.answers import (
     TooMany,
     Unavailable,
 )
+from ankusa.source_store.ports import Announce, ContendedError, Deliveries, SourceLog
 from ankusa.source_store.spec import Entry, SecretsNeedKeyError, UnreadableError
 from schemas.config import Config, ManagedSource
-from schemas.records import Change, ChangeAction, ChangeKind, SourceChange
+from schemas.records import ChangeAction, ChangeKind, SourceChange
 
 log = logging.getLogger("ankusa.sources")
 
@@ -39,32 +42,9 @@ NEEDS_KEY = (
 
 T = TypeVar("T")
 
-
-class SourceLog(Protocol):
-    """Where sources are kept."""
-
-    def now(self) -> int:
-        """Unix ms."""
-
-    def kept_sources(self) -> list[SourceChange]:
-        """The last change of every source there is. Raises StoreError."""
-
-    async def change(self, record: SourceChange, audit: Change | None) -> None:
-        """Store a change with its audit record, durably. Raises StoreError: then nothing of it is stored."""
-
-
-class Deliveries(Protocol):
-    """The rows of a source."""
-
-    def unsettled(self, source_id: str) -> tuple[int, int]:
-        """`(waiting, claimed)`."""
-
-    async def dead_letter_source(self, source_id: str) -> int | None:
-        """Kill those that wait; how many died, None for unavailable."""
-
-
-Announce = Callable[[str, ManagedSource | None], Awaitable[None]]
-"""Tell a source's change (None: it is gone) to the node's edges and dispatcher; returns once they go by it."""
+TRIES = 8
+AGAIN_MS = 400
+"""Nodes that change sources at once refuse each other; each tries again after its own time, up to this one."""
 
 
 class UnreadableSourcesError(Exception):
@@ -126,9 +106,15 @@ class SourceStore:
         """Seal with the first key what an older one sealed, or none did. Raises StoreError."""
         stale, self._stale = self._stale, []
         for source_id in stale:
-            await self._log.change(specs.keep(self._entries[source_id], self._seal), None)
+            await self._tried(partial(self._reseal, source_id))
         if stale:
             log.info("event=sources_resealed count=%d", len(stale))
+
+    async def _reseal(self, source_id: str) -> None:
+        async with self._lock:
+            await self._log.begin()
+            if (entry := self._entries.get(source_id)) is not None:
+                await self._log.change(specs.keep(entry, self._seal), None)
 
     # -- reading ------------------------------------------------------------------
 
@@ -156,23 +142,24 @@ class SourceStore:
 
     async def create(self, tenant: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any] | Refused:
         """A new source from its whole spec; as it is shown. Raises StoreError."""
-        return await self._carried(self._put(tenant, name, spec, new=True))
+        return await self._carried(lambda: self._put(tenant, name, spec, new=True))
 
     async def replace(self, tenant: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any] | Refused:
         """Another spec for a source there is; as it is shown. Raises StoreError."""
-        return await self._carried(self._put(tenant, name, spec, new=False))
+        return await self._carried(lambda: self._put(tenant, name, spec, new=False))
 
     async def delete(self, tenant: str, name: str, *, dead_letter: bool) -> Refused | None:
         """A source that has no unsettled row, or with `dead_letter` one whose waiting rows are killed first.
 
         A hook that is accepted meanwhile dies as `source_gone`. Raises StoreError.
         """
-        return await self._carried(self._delete(tenant, name, dead_letter=dead_letter))
+        return await self._carried(lambda: self._delete(tenant, name, dead_letter=dead_letter))
 
     async def _put(self, tenant: str, name: str, spec: Mapping[str, Any], *, new: bool) -> dict[str, Any] | Refused:
         if not self._writable:
             return ReadOnly()
         async with self._lock:
+            await self._log.begin()
             source_id = f"{tenant}.{name}"
             before = self._entries.get(source_id)
             if (refused := self._refused(tenant, name, before, new=new)) is not None:
@@ -211,19 +198,23 @@ class SourceStore:
         if not self._writable:
             return ReadOnly()
         if source_id not in self._entries:
+            async with self._lock:
+                await self._log.begin()  # another node may have made it
+        if source_id not in self._entries:
             return NotFound()
         if dead_letter and await self._deliveries.dead_letter_source(source_id) is None:
             return Unavailable("the dispatcher cannot kill the source's rows now")
         async with self._lock:
+            await self._log.begin()
             entry = self._entries.get(source_id)
             if entry is None:
                 return NotFound()
-            pending, inflight = self._deliveries.unsettled(source_id)
+            pending, inflight = await self._deliveries.unsettled(source_id)
             if not dead_letter and (pending or inflight):
                 return HasDeliveries(pending, inflight)
             gone = SourceChange(source_id, tenant, name, self._log.now(), entry.created_at, None)
             await self._change(gone, ChangeAction.DELETED, self._shown(entry))
-            del self._entries[source_id]
+            self._entries.pop(source_id, None)  # a log that is followed may have told it already
             await self._announce(source_id, None)
             log.info("event=source_deleted source=%s pending=%d inflight=%d", source_id, pending, inflight)
             return None
@@ -232,12 +223,21 @@ class SourceStore:
         audit = lifecycle.change(ChangeKind.SOURCE, record.source_id, action, record.at, shown)
         await self._log.change(record, audit)
 
-    async def _carried(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _carried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a change to its end although the caller is cancelled: what is stored is announced."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._tried(work))
         self._running.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    async def _tried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Judged and stored anew while other nodes come in between. Raises StoreError."""
+        for _ in range(TRIES - 1):
+            try:
+                return await work()
+            except ContendedError:
+                await asyncio.sleep(unguessable() % AGAIN_MS / 1000)
+        return await work()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

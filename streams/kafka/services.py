@@ -25,6 +25,7 @@ from ankusa.sinks.contract import SinkClient
 from ankusa.sinks.egress import Egress
 from ankusa.sinks.registry import SinkContext
 from ankusa.source_store.store import SourceStore
+from ankusa.store.errors import StoreError
 from schemas.config import Config, ManagedSource
 from schemas.edge_update import EdgeUpdate
 from schemas.records import SourceChange, Topic
@@ -36,6 +37,7 @@ from streams.kafka.dispatch_host import KafkaDispatchHost
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.hook_reader import HookReader
+from streams.kafka.known_sources import KnownSources
 from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.limits import FleetLimits
 from streams.kafka.log_producer import LogProducer
@@ -45,6 +47,8 @@ from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
 from streams.kafka.source_feed import SourceFeed
 from streams.kafka.source_host import KafkaSourceHost
+from streams.kafka.source_rows import SourceRows
+from streams.kafka.source_writer import SourceWriter
 from streams.kafka.topic_trim import TopicTrim
 from streams.kafka.topics import TopicNames
 from streams.kafka.trimming import Trimming
@@ -71,7 +75,9 @@ class Services:
         self.sink_context = _context(config)
         self.sources = NodeSources(config, self.sink_context)
         check_ins = CheckIns(self.host, self.blobs, config.claim_check.pack_max_bytes, self.fleet.now, unguessable)
-        self.dispatcher = Dispatcher(self.host, self.sources, config.dispatch, self.fleet.now, jitter, check_ins)
+        self.known = KnownSources(self.sources.resolve, self._caught_up, self.fleet.now)
+        sources = self.known if config.source_store.type == "persistent" else self.sources
+        self.dispatcher = Dispatcher(self.host, sources, config.dispatch, self.fleet.now, jitter, check_ins)
         self.delivery = Delivery(self.fleet, self.host, self.dispatcher)
         self.healing = LaneHealing(self.fleet)
         self.replaying = Replaying(self.fleet, self.dispatcher.pressure)
@@ -82,6 +88,7 @@ class Services:
             *(self.fleet, self.bodies, dead, TopicTrim(config)), (names.hooks, names.quarantine), owned.still_owned
         )
         self.limits = FleetLimits(config, self.fleet)
+        self.source_rows = SourceRows(self.fleet, self.dispatcher, config.kafka.partitions)
         self.feed: SourceFeed | None = None
         self.source_store: SourceStore | None = None
         self.owned = owned
@@ -92,12 +99,13 @@ class Services:
 
     def start(self) -> None:
         """Follow the partitions, once the sources are known: a row whose source is not known yet would die."""
-        self.feed = SourceFeed(self.config, self._take, self.limits.take, self._stored)
+        self.feed = SourceFeed(self.config, self._take, self.limits.take, self._stored, self.source_rows.hear)
         if self.config.source_store.type != "persistent":
             self._stored({})
             self._follow()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each.run_for_ever()) for each in (self.healing, self.reclaiming, self.trimming)]
+        sweeps = self.healing, self.reclaiming, self.trimming
+        self._tasks += [loop.create_task(each.run_for_ever()) for each in sweeps]
 
     def _follow(self) -> None:
         self.delivery.start(self.owned)  # first: the fleet log learns of partitions here
@@ -111,6 +119,7 @@ class Services:
         self.healing.add(fold.partition)
         self.reclaiming.add(fold.partition)
         self.trimming.add(fold.partition)
+        self.source_rows.add(fold.partition)
         live, replayed, dead = fold.tables.counts.total()
         log.info(
             "event=partition_owned partition=%d epoch=%d pending=%d replayed=%d dead=%d",
@@ -122,10 +131,17 @@ class Services:
     def _stored(self, changes: Mapping[str, SourceChange | None]) -> None:
         """Know what is kept of the sources that the API set up: all of it, then what has changed."""
         if self.source_store is None:
-            host = KafkaSourceHost(self.fleet, self.dispatcher, changes)
+            names, writer = TopicNames(self.config.kafka.prefix), SourceWriter(self.config)
+            assert self.feed is not None
+            host = KafkaSourceHost(names, writer, self.source_rows, self.fleet.now, self.feed.end.reached, changes)
             self.source_store = SourceStore(host, lambda: self.config, host, self._announce)
+            self._tasks.append(asyncio.get_running_loop().create_task(_resealed(self.source_store)))
         else:
             self.source_store.follow(changes)
+
+    async def _caught_up(self) -> None:
+        assert self.feed is not None
+        await self.feed.end.caught_up()
 
     async def _announce(self, source_id: str, source: ManagedSource | None) -> None:
         """Go by a change that was made here; edges and other workers hear of it from the topic."""
@@ -180,6 +196,8 @@ class Services:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.source_rows.stop()
+        await self.known.stop()
         await self.replaying.stop()
         await self.dispatcher.stop(GRACE_MS)
         await self.reader.close()
@@ -201,6 +219,14 @@ def topics(config: Config) -> dict[Topic, str]:
         Topic.SOURCES: names.sources,
         Topic.AUDIT: names.audit,
     }
+
+
+async def _resealed(store: SourceStore) -> None:
+    """As after a change of keys. What is left then is sealed anew after the next start."""
+    try:
+        await store.reseal()
+    except StoreError as error:
+        log.warning("event=reseal_refused reason=%s", error)
 
 
 async def _close_all(sinks: list[SinkClient]) -> None:

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ankusa.seal import Seal
 from ankusa.source_store import spec as specs
@@ -23,6 +24,8 @@ from schemas.edge_update import EdgeUpdate
 from schemas.records import DecodeError, SourceChange, decode_source_change
 from streams.kafka import limits
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.source_rows import Heard, is_question
+from streams.kafka.topic_end import TopicEnd
 from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.edge")
@@ -33,6 +36,9 @@ POLL_S = 0.5
 """How long the thread waits for a change in one go, and so a close for the thread."""
 
 BATCH = 500
+
+ANSWER_S = 3.0
+"""How long the thread waits for the broker when it is asked for the end."""
 
 
 class SourceFeed:
@@ -45,11 +51,14 @@ class SourceFeed:
         take: Callable[[EdgeUpdate], None],
         override: Callable[[Mapping[str, RateLimit | None]], None],
         stored: Stored = lambda changes: None,
+        heard: Heard = lambda key, value: None,
     ) -> None:
+        """`override` is given the limits that were set, or taken back (None); `heard` what workers ask each other."""
         self._take = take
         self._override = override
         self._managed = config.source_store.type == "persistent"
         self._stored = stored
+        self._heard = heard
         self._topic = TopicNames(config.kafka.prefix).sources
         self._seal = Seal(config.source_store.secret_key)
         self._retry = config.dispatch.retry
@@ -67,6 +76,7 @@ class SourceFeed:
         self._kept: dict[str, SourceChange | None] = {}
         self._limits: dict[str, RateLimit | None] = {}
         self._unreadable: dict[str, str] = {}
+        self.end = TopicEnd(self._topic)
         self.read: asyncio.Future[None] = self._loop.create_future()
         """Done when the topic has been read to its end."""
         self.failed: asyncio.Future[UnreadableSourcesError] = self._loop.create_future()
@@ -86,29 +96,49 @@ class SourceFeed:
         try:
             consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
             while not self._closing.is_set():
-                ended = self._told
-                for message in consumer.consume(BATCH, POLL_S):
-                    ended = self._read(message) or ended
-                if ended and (self._changes or self._limits or not self._told):
+                end = None
+                for message in _messages(consumer):
+                    end = self._read(message)
+                if (self._told or end is not None) and (self._changes or self._limits or not self._told):
                     self._tell()
+                if end is not None:
+                    self._hand(self.end.is_at, end)
+                if self.end.asked.is_set():
+                    self.end.asked.clear()
+                    self._hand(self.end.answered, self._ends(consumer))
         except Exception as error:
             log.exception("event=sources_feed_failed")
             self._hand(self._fail, UnreadableSourcesError(f"{self._topic} cannot be read: {error}"))
         finally:
             consumer.close()
 
-    def _read(self, message: Message) -> bool:
-        """Whether it says that this is the topic's end."""
+    def _ends(self, consumer: Consumer) -> int | None:
+        """Where the topic ends; None when no broker says it."""
+        try:
+            ends = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=ANSWER_S, cached=False)
+        except KafkaException:
+            return None
+        return None if ends is None else ends[1]
+
+    def _read(self, message: Message) -> int | None:
+        """The topic's end, when the message says that it is here."""
         error = message.error()
-        if error is not None:
-            return error.code() == KafkaError._PARTITION_EOF  # of all else it tries again by itself
+        if error is not None:  # of all but the end it tries again by itself
+            return message.offset() if error.code() == KafkaError._PARTITION_EOF else None
+        self._take_record(message)
+        return None
+
+    def _take_record(self, message: Message) -> None:
         key, value = message.key(), message.value()
         source_id = key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
         if (tenant_id := limits.tenant_of(source_id)) is not None:
             self._read_limit(tenant_id, value)
-            return False
+            return
+        if is_question(source_id):
+            self._hand(partial(self._heard, source_id), value)
+            return
         if not self._managed:
-            return False
+            return
         self._unreadable.pop(source_id, None)
         try:
             change = None if value is None else decode_source_change(value)
@@ -118,7 +148,6 @@ class SourceFeed:
             self._unreadable[source_id] = str(unread)
         except DecodeError:
             self._unreadable[source_id] = "is damaged"
-        return False
 
     def _read_limit(self, tenant_id: str, value: bytes | None) -> None:
         try:
@@ -154,7 +183,7 @@ class SourceFeed:
         self._hand(self._stored, kept)
         self._hand(self._taken, update)
 
-    def _hand(self, call: Callable[..., None], value: object) -> None:
+    def _hand(self, call: Callable[..., object], value: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, value)
         except RuntimeError:  # the loop has ended: nobody goes by it any more
@@ -180,3 +209,9 @@ class SourceFeed:
     def _fail(self, error: UnreadableSourcesError) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+
+
+def _messages(consumer: Consumer) -> list[Message]:
+    """What there is, as soon as there is something."""
+    first = consumer.poll(POLL_S)
+    return [] if first is None else [first, *consumer.consume(BATCH, 0)]

@@ -1,55 +1,84 @@
-"""The Kafka host of the source store: the topics `sources` and `audit`, and what a source's rows do here.
+"""The Kafka host of the source store: the topics `sources` and `audit`, and what a source's rows do in the fleet.
 
-A change is stored once every in-sync copy has it; edges and workers follow the topic. Two workers that change one
-source at the same moment both succeed, and the later record stands. Owns the keys of those records, and nothing of a
-source.
+A change is judged and stored by one worker at a time (`source_writer.py`), by what the topic says up to its end; edges
+and workers follow it. What a source's rows do is the sum over all partitions (`source_rows.py`). Owns the keys of those
+records, and nothing of a source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
-from ankusa.dispatch.dispatcher import Dispatcher
+from ankusa.store.errors import StoreError
 from schemas import records
-from schemas.records import Change, SourceChange, Topic
-from streams.kafka.fleet_log import FleetLog
+from schemas.records import Change, SourceChange
+from streams.kafka.source_rows import SourceRows
+from streams.kafka.topics import TopicNames
 
-ONLY = 0
-"""Both topics have one partition: their order is that of the changes."""
+log = logging.getLogger("ankusa.sources")
+
+FOLLOW_S = 10.0
+"""How long a change waits for this worker to have read what others changed."""
+
+
+class Writer(Protocol):
+    """Implemented by `source_writer.SourceWriter`. Blocks."""
+
+    def begin(self) -> int: ...
+    def commit(self, records: list[tuple[str, bytes, bytes | None]]) -> None: ...
 
 
 class KafkaSourceHost:
-    """Implements `ankusa.source_store.store.SourceLog` and `Deliveries`. `kept` is what the topic held at first."""
+    """Implements `ankusa.source_store.store.SourceLog` and `Deliveries`. `kept` is what the topic held at first;
+    `followed` returns when the topic has been read up to an offset."""
 
-    def __init__(self, fleet: FleetLog, dispatcher: Dispatcher, kept: Mapping[str, SourceChange | None]) -> None:
-        self._fleet = fleet
-        self._dispatcher = dispatcher
+    def __init__(
+        self,
+        names: TopicNames,
+        writer: Writer,
+        rows: SourceRows,
+        clock: Callable[[], int],
+        followed: Callable[[int], Awaitable[None]],
+        kept: Mapping[str, SourceChange | None],
+    ) -> None:
+        self._names = names
+        self._writer = writer
+        self._rows = rows
+        self._clock = clock
+        self._followed = followed
         self._kept = [change for change in kept.values() if change is not None]
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-source-writer")
 
     def now(self) -> int:
-        return self._fleet.now()
+        return self._clock()
 
     def kept_sources(self) -> list[SourceChange]:
         return self._kept
 
-    async def change(self, record: SourceChange, audit: Change | None) -> None:
-        """The audit record first: one without its change is a change that failed, and the other way round nobody would
-        know who did it."""
-        if audit is not None:
-            await self._fleet.deliver(Topic.AUDIT, ONLY, records.encode(audit), audit.subject.encode())
-        value = None if record.spec is None else records.encode(record)
-        await self._fleet.deliver(Topic.SOURCES, ONLY, value, record.source_id.encode())
+    async def begin(self) -> None:
+        ends = await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.begin)
+        try:
+            await asyncio.wait_for(self._followed(ends), FOLLOW_S)
+        except TimeoutError:
+            raise StoreError(f"{self._names.sources} is not read to its end in {FOLLOW_S:.0f} s") from None
 
-    def unsettled(self, source_id: str) -> tuple[int, int]:
-        """Of this worker's partitions, from kept counts and the window; no row is read."""
-        waiting = 0
-        for partition in self._fleet.partitions.values():
-            live, replayed, _ = partition.tables.counts.of_source(source_id)
-            waiting += live + replayed
-        claims = self._dispatcher.claims.by_place.values()
-        claimed = sum(1 for claim in claims if claim.row.source_id == source_id)
-        return max(0, waiting - claimed), claimed
+    async def change(self, record: SourceChange, audit: Change | None) -> None:
+        value = None if record.spec is None else records.encode(record)
+        written: list[tuple[str, bytes, bytes | None]] = [(self._names.sources, record.source_id.encode(), value)]
+        if audit is not None:
+            written.append((self._names.audit, audit.subject.encode(), records.encode(audit)))
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._writer.commit, written)
+
+    async def unsettled(self, source_id: str) -> tuple[int, int]:
+        return await self._rows.unsettled(source_id)
 
     async def dead_letter_source(self, source_id: str) -> int | None:
-        """Those of this worker's partitions; the others' die as they are claimed, for their source is gone."""
-        return await self._dispatcher.dead_letter_source(source_id)
+        try:
+            return await self._rows.dead_letter(source_id)
+        except StoreError as error:
+            log.warning("event=dead_letter_source_refused source=%s reason=%s", source_id, error)
+            return None

@@ -20,10 +20,13 @@ class LocalSourceHost:
     def kept_sources(self) -> list[SourceChange]:
         return [decode_source_change(value) for value in self._log.tables.set_up("sources").values()]
 
+    async def begin(self) -> None:
+        """Nobody else changes sources here."""
+
     async def change(self, record: SourceChange, audit: Change | None) -> None:
         await self._log.change(record, audit)
 
-    def unsettled(self, source_id: str) -> tuple[int, int]:
+    async def unsettled(self, source_id: str) -> tuple[int, int]:
         """From kept counts and the window; no row is read."""
         live, replayed, _ = self._log.tables.counts.of_source(source_id)
         claims = self._dispatcher.claims.by_place.values()

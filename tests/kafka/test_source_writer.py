@@ -1,0 +1,172 @@
+"""One writer of sources in a fleet, on a real broker: of two that judge at once one is refused, and tries again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ankusa.source_store.answers import Exists
+from ankusa.source_store.ports import ContendedError
+from ankusa.source_store.store import SourceStore
+from ankusa.store.errors import StoreError
+from schemas.config import Config, Kafka, ManagedSource
+from schemas.config import SourceStore as Settings
+from schemas.records import ChangeAction, decode_change
+from streams.kafka.source_feed import SourceFeed
+from streams.kafka.source_host import KafkaSourceHost
+from streams.kafka.source_writer import SourceWriter
+from streams.kafka.topics import TopicNames
+from tests.kafka.folding import DEADLINE_S, Fleet, in_loop, until_async
+
+SPEC: dict[str, Any] = {"verify": {"type": "none"}, "sinks": [{"type": "log"}]}
+AT = 1_700_000_000_000
+
+
+class Rows:
+    """Nothing is owed to any source."""
+
+    async def unsettled(self, source_id: str) -> tuple[int, int]:
+        return 0, 0
+
+    async def dead_letter(self, source_id: str) -> int:
+        return 0
+
+
+class Node:
+    """A worker's source store and its feed."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.store: SourceStore | None = None
+        self.feed = SourceFeed(config, lambda update: None, lambda limits: None, self._stored)
+
+    def _stored(self, changes: Any) -> None:
+        if self.store is not None:
+            self.store.follow(changes)
+            return
+        names = TopicNames(self.config.kafka.prefix)
+        rows: Any = Rows()
+        host = KafkaSourceHost(names, SourceWriter(self.config), rows, lambda: AT, self.feed.end.reached, changes)
+        self.store = SourceStore(host, lambda: self.config, host, _announce)
+
+    async def ready(self) -> SourceStore:
+        await until_async(lambda: self.store is not None, "the topic is read")
+        assert self.store is not None
+        return self.store
+
+
+async def _announce(source_id: str, source: ManagedSource | None) -> None:
+    """Nobody delivers here."""
+
+
+def configured(broker: str) -> tuple[Fleet, Config]:
+    fleet = Fleet(broker, partitions=1)
+    return fleet, msgspec.structs.replace(fleet.config, source_store=Settings(type="persistent", max_sources=4))
+
+
+@in_loop
+async def test_of_those_who_create_one_source_at_once_one_does(broker: str, tmp_path: Path) -> None:
+    fleet, config = configured(broker)
+    nodes = [Node(config) for _ in range(3)]
+    stores = [await node.ready() for node in nodes]
+    answers = await asyncio.gather(*(store.create("acme", "orders", SPEC) for store in stores))
+    assert sorted(type(answer).__name__ for answer in answers) == ["Exists", "Exists", "dict"]
+    audit = await asyncio.to_thread(fleet.read, fleet.names.audit)
+    assert [decode_change(record.value).action for record in audit] == [ChangeAction.CREATED]
+    # Each knows at once what another did, and its bounds are the fleet's.
+    assert isinstance(await stores[0].create("acme", "orders", SPEC), Exists)
+    assert isinstance(await stores[1].replace("acme", "orders", SPEC), dict)
+    many = await asyncio.gather(*(stores[number % 3].create("acme", f"s{number}", SPEC) for number in range(6)))
+    assert sorted(type(answer).__name__ for answer in many) == ["TooMany"] * 3 + ["dict"] * 3
+    assert await stores[2].delete("acme", "orders", dead_letter=False) is None
+    await until_async(lambda: all(store.source("acme.orders") is None for store in stores), "it is gone everywhere")
+    for node in nodes:
+        await node.feed.close()
+
+
+@in_loop
+async def test_one_made_elsewhere_a_moment_ago_is_found_and_deleted(broker: str, tmp_path: Path) -> None:
+    _, config = configured(broker)
+    nodes = [Node(config) for _ in range(2)]
+    first, second = [await node.ready() for node in nodes]
+    for number in range(3):
+        assert isinstance(await first.create("acme", f"s{number}", SPEC), dict)
+        assert await second.delete("acme", f"s{number}", dead_letter=False) is None
+    for node in nodes:
+        await node.feed.close()
+
+
+@in_loop
+async def test_a_writer_that_another_came_after_stores_nothing(broker: str, tmp_path: Path) -> None:
+    fleet, config = configured(broker)
+    first, second = SourceWriter(config), SourceWriter(config)
+    names = fleet.names
+    await asyncio.to_thread(first.begin)
+    ends = await asyncio.to_thread(second.begin)
+    assert ends == 0
+    with pytest.raises(ContendedError, match="another worker"):
+        await asyncio.to_thread(first.commit, [(names.sources, b"a", b"first"), (names.audit, b"a", b"first")])
+    await asyncio.to_thread(second.commit, [(names.sources, b"a", b"second"), (names.audit, b"a", b"second")])
+    with pytest.raises(ContendedError, match="nothing has begun"):
+        await asyncio.to_thread(second.commit, [])
+    ends = await asyncio.to_thread(first.begin)
+    assert ends > 0
+    node = Node(config)
+    await asyncio.wait_for(node.feed.end.reached(ends), DEADLINE_S)
+    await node.feed.close()
+    for topic in (names.sources, names.audit):
+        found = await asyncio.to_thread(fleet.read, topic)
+        assert [record.value for record in found] == [b"second"]
+
+
+@in_loop
+async def test_brokers_that_are_away_refuse_a_change_with_the_reason(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.kafka.source_writer.BEGIN_S", 0.5)
+    writer = SourceWriter(Config(kafka=Kafka(brokers=("127.0.0.1:1",))))
+    with pytest.raises(StoreError, match="sources"):
+        await asyncio.to_thread(writer.begin)
+    rows: Any = Rows()
+    monkeypatch.setattr("streams.kafka.source_host.FOLLOW_S", 0.05)
+    host = KafkaSourceHost(TopicNames("t."), Begins(), rows, lambda: AT, _never, {})
+    with pytest.raises(StoreError, match=r"t\.sources is not read to its end"):
+        await host.begin()
+
+
+class Begins:
+    """A writer whose brokers answer."""
+
+    def begin(self) -> int:
+        return 1
+
+    def commit(self, records: list[tuple[str, bytes, bytes | None]]) -> None:
+        raise AssertionError("what was not judged is not stored")
+
+
+async def _never(offset: int) -> None:
+    await asyncio.Event().wait()
+
+
+@in_loop
+async def test_a_source_is_sealed_anew_with_a_new_key(broker: str, tmp_path: Path) -> None:
+    old, new = (base64.b64encode(bytes([byte]) * 32).decode() for byte in (1, 2))
+    _, config = configured(broker)
+    first = Node(msgspec.structs.replace(config, source_store=Settings(type="persistent", secret_key=old)))
+    secret = {**SPEC, "verify": {"type": "github", "secret": "secret-0123456789"}}
+    assert isinstance(await (await first.ready()).create("acme", "orders", secret), dict)
+    await first.feed.close()
+    keys = Settings(type="persistent", secret_key=(new, old))
+    nodes = [Node(msgspec.structs.replace(config, source_store=keys)) for _ in range(2)]
+    stores = [await node.ready() for node in nodes]
+    await asyncio.gather(*(store.reseal() for store in stores))
+    for node in nodes:
+        await node.feed.close()
+    last = Node(msgspec.structs.replace(config, source_store=Settings(type="persistent", secret_key=new)))
+    assert (await last.ready()).source("acme.orders") is not None
+    await last.feed.close()
