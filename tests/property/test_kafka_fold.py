@@ -99,4 +99,4 @@ class PartitionMachine(FoldMachine):
 
 
 TestPartitionFold = PartitionMachine.TestCase
-TestPartitionFold.settings = settings(max_examples=10, stateful_step_count=25)
+TestPartitionFold.settings = settings(max_examples=6, stateful_step_count=25)
