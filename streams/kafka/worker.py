@@ -14,7 +14,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import uvloop
 
@@ -198,6 +198,15 @@ async def _ends(worker: Worker) -> int:
     return FAILED_EXIT
 
 
+def leave(status: int) -> NoReturn:
+    """End the process. Its stores are closed; a thread that is left is Faust's and waits for brokers that do not
+    answer, and Python would wait for it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="ankusa-kafka-worker")
     parser.add_argument("--config", help="the YAML file; without it ANKUSA_CONFIG")
@@ -216,4 +225,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

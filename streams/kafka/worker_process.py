@@ -32,7 +32,7 @@ from streams.kafka.operations import KafkaOperations
 from streams.kafka.services import Services
 from streams.kafka.topic_admin import topics_fit
 from streams.kafka.topics import hook_record_bytes
-from streams.kafka.worker import Worker, quiet_faust
+from streams.kafka.worker import Worker, leave, quiet_faust
 
 log = logging.getLogger("ankusa.worker")
 
@@ -149,4 +149,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

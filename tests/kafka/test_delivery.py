@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.delivering import arrived, delivering_fleet, edge, ending, owns, worker
 from tests.kafka.folding import until
 from tests.support.load import Load
@@ -66,6 +68,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_repeats_what_was_in_fli
         assert not any(content["rows"] for content in processes[1].tables().values())
 
 
+@pytest.mark.soak
 def test_attempts_are_never_reset_by_a_kill_or_a_move(broker: str, tmp_path: Path) -> None:
     """A sink that refuses: attempt numbers go on where they were, at a worker that comes back and at another."""
     fleet = delivering_fleet(broker, partitions=1)
@@ -136,6 +139,7 @@ def test_a_second_worker_joins_and_both_deliver(broker: str, tmp_path: Path) -> 
         assert not any(content["rows"] for content in last.tables().values())
 
 
+@pytest.mark.soak
 def test_a_sink_that_blocks_costs_no_rebalance_and_no_repeat(broker: str, tmp_path: Path) -> None:
     """It holds every attempt for longer than a session of the group lasts."""
     fleet = delivering_fleet(broker, partitions=2)

@@ -12,6 +12,7 @@ from tests.kafka.fleet_stack import Size
 
 
 @pytest.mark.fault
+@pytest.mark.soak
 def test_a_small_fleet_goes_on_through_all_of_it(tmp_path: Path) -> None:
     """One broker: a worker killed and another added at once, and the broker away, which is the group's coordinator."""
     size = Size(brokers=1, partitions=4, per_second=120)
