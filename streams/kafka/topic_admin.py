@@ -82,8 +82,10 @@ class TopicAdmin:
         self._admin = AdminClient(settings, logger=client_log)
 
     def _hear(self, error: KafkaError) -> None:
-        """Why there is no connection: a request itself only says that its time is over."""
-        self._heard = error.str()
+        """Why there is no connection: a request itself only says that its time is over. That all brokers are down is
+        said after it, and again and again, and is no reason."""
+        if self._heard is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._heard = error.str()
 
     def check(self) -> list[Wrong]:
         """Everything that is missing or wrong. What one broker does not know yet is looked for again for `SEEN_S`.
