@@ -79,6 +79,7 @@ def test_a_worker_resumes_by_itself(server: brokers.Kafka, tmp_path: Path, away_
 
 
 @pytest.mark.fault
+@pytest.mark.soak
 def test_a_worker_ends_when_it_is_told_to_although_no_broker_answers(server: brokers.Kafka, tmp_path: Path) -> None:
     fleet = Fleet(cluster.address(server))
     worker = WorkerProcess(fleet, tmp_path / "worker")

@@ -143,6 +143,7 @@ def test_an_unreadable_changelog_ends_the_worker_loudly(broker: str, tmp_path: P
     assert "an entry of rows cannot be decoded" in worker.said("worker_failed")[0]
 
 
+@pytest.mark.soak
 def test_partitions_are_shared_and_taken_over(broker: str, tmp_path: Path) -> None:
     """Two workers; one is killed while both fold. Nobody keeps a copy of what he does not own."""
     fleet = Fleet(broker, partitions=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kafka import KafkaProducer
 
 from ankusa.demo.ask import ask
@@ -29,6 +30,7 @@ def taken(served: Served) -> int:
     return 5
 
 
+@pytest.mark.soak
 def test_an_override_is_the_fleets_and_outlives_its_processes(broker: str, tmp_path: Path) -> None:
     fleet = delivering_fleet(broker, partitions=2)
     ports = free_ports(2)

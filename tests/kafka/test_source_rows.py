@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ankusa.demo.ask import ask
 from tests.kafka.delivering import Admin, delivering_fleet, edge, ending, owns, worker
 from tests.kafka.folding import until
@@ -24,6 +26,7 @@ def rows(node: Admin, state: str) -> int:
     return int(node.get("/v1/stats")["rows"][state])
 
 
+@pytest.mark.soak
 def test_rows_at_another_worker_keep_a_source_and_die_with_it(broker: str, tmp_path: Path) -> None:
     fleet = delivering_fleet(broker, partitions=2)
     ports = free_ports(2)
