@@ -17,7 +17,7 @@ from ankusa.core.pace import Grant
 from ankusa.core.pressure import gate
 from ankusa.replay.dlq import DlqFilter, find_held, only_held_left, scan
 from ankusa.replay.kept import drop_surplus
-from ankusa.replay.ports import ReplayHost
+from ankusa.replay.ports import PagingHost
 from schemas.records import Job, JobPatch, JobState, Page, Revival
 
 log = logging.getLogger("ankusa.replay")
@@ -48,7 +48,7 @@ class _Sweep(Struct, frozen=True, gc=False):
 class Pager:
     """Makes pages for one host's jobs. What it keeps (waits not yet written, a search's place) may be lost."""
 
-    def __init__(self, host: ReplayHost) -> None:
+    def __init__(self, host: PagingHost) -> None:
         self._host = host
         self._throttled: dict[str, dict[str, int]] = {}
         self._written_at: dict[str, int] = {}

@@ -49,6 +49,10 @@ class ReplayHost(Protocol):
     async def command(self, record: JobRecord) -> None:
         """Append and fold a replay command; returns when it is durable. It is folded before the first suspension."""
 
+
+class PagingHost(ReplayHost, Protocol):
+    """A host whose rows a replayer moves: pages are published where their rows are."""
+
     async def publish(self, page: Page) -> None:
         """Append and fold a page, whole or not at all; returns when it is folded. Not durable by itself: after a crash
         the log ends with some page, and the job goes on from there."""

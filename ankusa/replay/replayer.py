@@ -14,7 +14,7 @@ from msgspec import Struct
 from ankusa.core import pace as paces
 from ankusa.core.pace import Grant, Pace, Round
 from ankusa.replay.pager import Pager, Used
-from ankusa.replay.ports import ReplayHost
+from ankusa.replay.ports import PagingHost
 from ankusa.store.errors import StoreError
 from schemas.records import JobState
 
@@ -46,7 +46,7 @@ class _Trouble(Struct, frozen=True, gc=False):
 class Replayer:
     """Runs every running job of one host. `tick` does the work; `run` only calls it in time."""
 
-    def __init__(self, host: ReplayHost) -> None:
+    def __init__(self, host: PagingHost) -> None:
         self._host = host
         self._pager = Pager(host)
         self._ticks = 0

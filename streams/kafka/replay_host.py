@@ -152,9 +152,6 @@ class NodeReplays:
         send = self._fleet.append if owned else self._fleet.deliver
         await send(Topic.REPLAYS, number, records.encode(record), command_key(record))
 
-    async def publish(self, page: Page) -> None:
-        raise NotImplementedError("pages are published where their rows are: by PartitionReplays")
-
 
 def share(rate: int, number: int, partitions: int) -> int:
     """A partition's share of a job's rate; together they are the rate, or one a partition where that is more."""
