@@ -7,26 +7,21 @@ sources, it has read them. Topics that would lose hooks, and sources that cannot
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import sys
 from collections.abc import Mapping
 
-import uvloop
-
-from ankusa import logs
 from ankusa.clock import now_ms, unguessable
-from ankusa.config import ConfigError, load
-from ankusa.edge.parent import signal_on_parent_death
 from ankusa.edge.tables import EdgeTables
 from ankusa.supervisor import FATAL_EXIT
 from schemas.config import Config
 from schemas.edge_update import EdgeUpdate
-from streams.edge import CONFIG_EXIT, Stop, run_edge, serve_until
+from streams.edge import Stop, run_edge, serve_until
 from streams.kafka.edge_log import KafkaEdgeLog
 from streams.kafka.lanes import Lanes
+from streams.kafka.process import begin
 from streams.kafka.producer import EdgeProducer
 from streams.kafka.source_feed import SourceFeed
 from streams.kafka.topic_admin import topics_fit
@@ -93,20 +88,9 @@ async def _unreadable(feed: SourceFeed) -> int:
     return FATAL_EXIT
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="ankusa-kafka-edge")
-    parser.add_argument("--config", help="the YAML file; without it ANKUSA_CONFIG")
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="end with this process (default: the parent)")
-    arguments = parser.parse_args()
-    signal_on_parent_death()
-    try:
-        config = load(arguments.config, os.environ)
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return CONFIG_EXIT
-    logs.set_up(config.log.level, "edge")
-    return uvloop.run(run(config, arguments.config, os.environ, arguments.parent))
+async def _run(config: Config, config_path: str | None, parent: int) -> int:
+    return await run(config, config_path, os.environ, parent)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(begin("edge", _run))

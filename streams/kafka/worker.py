@@ -7,7 +7,6 @@ in its outcomes, and is `owned` once that record is folded, since all that an ow
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -16,12 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
-import uvloop
-
-from ankusa import logs
 from ankusa.clock import now_ms, unguessable
-from ankusa.config import ConfigError, load
-from ankusa.edge.parent import signal_on_parent_death
 from ankusa.store.errors import StoreError
 from ankusa.store.memory import StoreMemory
 from ankusa.store.tables import Tables
@@ -29,13 +23,14 @@ from ankusa.supervisor import FATAL_EXIT
 from schemas import records
 from schemas.config import Config
 from schemas.records import Takeover
-from streams.edge import CONFIG_EXIT, Stop
+from streams.edge import Stop
 from streams.kafka.agents import add_agents
 from streams.kafka.app import build_app, build_table, folded_topics
 from streams.kafka.clients import OncePerKind
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
+from streams.kafka.process import begin
 from streams.kafka.topic_admin import topics_fit
 from streams.kafka.topics import TopicNames
 
@@ -198,6 +193,12 @@ async def _ends(worker: Worker) -> int:
     return FAILED_EXIT
 
 
+def prepare(config: Config) -> None:
+    """What a worker needs before it is built."""
+    quiet_faust(config)
+    Path(config.node.data_dir).mkdir(parents=True, exist_ok=True)
+
+
 def leave(status: int) -> NoReturn:
     """End the process. Its stores are closed; a thread that is left is Faust's and waits for brokers that do not
     answer, and Python would wait for it."""
@@ -207,22 +208,10 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="ankusa-kafka-worker")
-    parser.add_argument("--config", help="the YAML file; without it ANKUSA_CONFIG")
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="end with this process (default: the parent)")
-    arguments = parser.parse_args()
-    signal_on_parent_death()
-    try:
-        config = load(arguments.config, os.environ)
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return CONFIG_EXIT
-    logs.set_up(config.log.level, "worker")
-    quiet_faust(config)
-    Path(config.node.data_dir).mkdir(parents=True, exist_ok=True)
-    return uvloop.run(run(config, arguments.parent))
+async def _run(config: Config, _: str | None, parent: int) -> int:
+    prepare(config)
+    return await run(config, parent)
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave(begin("worker", _run))

@@ -7,32 +7,27 @@ is left, so that whoever owns the partitions next repeats nothing.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-import uvloop
 from fastapi import FastAPI
 
-from ankusa import logs
 from ankusa.config import ConfigError, load
-from ankusa.edge.parent import signal_on_parent_death
 from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
 from api.auth import Tokens
 from api.serving import Listener, bind, serve
 from schemas.config import Config
-from streams.edge import CONFIG_EXIT, Stop
+from streams.edge import Stop
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.operations import KafkaOperations
+from streams.kafka.process import begin
 from streams.kafka.services import Services
 from streams.kafka.topic_admin import topics_fit
 from streams.kafka.topics import hook_record_bytes
-from streams.kafka.worker import Worker, leave, quiet_faust
+from streams.kafka.worker import Worker, leave, prepare
 
 log = logging.getLogger("ankusa.worker")
 
@@ -131,22 +126,10 @@ async def _reloads(
             log.exception("event=reload_failed")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="ankusa-kafka-worker")
-    parser.add_argument("--config", help="the YAML file; without it ANKUSA_CONFIG")
-    parser.add_argument("--parent", type=int, default=os.getppid(), help="end with this process (default: the parent)")
-    arguments = parser.parse_args()
-    signal_on_parent_death()
-    try:
-        config = load(arguments.config, os.environ)
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return CONFIG_EXIT
-    logs.set_up(config.log.level, "worker")
-    quiet_faust(config)
-    Path(config.node.data_dir).mkdir(parents=True, exist_ok=True)
-    return uvloop.run(run(config, arguments.config, os.environ, arguments.parent))
+async def _run(config: Config, config_path: str | None, parent: int) -> int:
+    prepare(config)
+    return await run(config, config_path, os.environ, parent)
 
 
 if __name__ == "__main__":
-    leave(main())
+    leave(begin("worker", _run))
