@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ankusa.edge.log import EdgeLog
@@ -146,7 +146,7 @@ class Batcher:
         self._refuse_expired()
         batch = self._take()
         if batch:
-            task = self._loop.create_task(self._run(batch))
+            task = self._loop.create_task(self._run(batch, self._append(batch)))
             self._appends.add(task)
             task.add_done_callback(self._ended)
             if self._slow_append_ms is not None:
@@ -175,16 +175,24 @@ class Batcher:
             batch.append(waiting.popleft())
         return batch
 
+    def _append(self, batch: list[_Queued]) -> Awaitable[list[Answer]] | None:
+        """Hand a batch to the log before its task begins: a socket has sent it by the end of this turn of the loop."""
+        try:
+            return self._log.append([queued.submission for queued in batch], batch[0].deadline_at)
+        except Exception:
+            log.exception("event=append_raised hooks=%d", len(batch))
+            return None
+
     # -- answering ----------------------------------------------------------
 
-    async def _run(self, batch: list[_Queued]) -> None:
-        try:
-            answers = await self._log.append([queued.submission for queued in batch], batch[0].deadline_at)
-            paired = list(zip(batch, answers, strict=True))
-        except Exception:
-            # The port never raises; whoever broke that leaves the batch's fate unknown.
-            log.exception("event=append_raised hooks=%d", len(batch))
-            paired = [(queued, _BROKEN) for queued in batch]
+    async def _run(self, batch: list[_Queued], answers: Awaitable[list[Answer]] | None) -> None:
+        paired = [(queued, _BROKEN) for queued in batch]
+        if answers is not None:
+            try:
+                paired = list(zip(batch, await answers, strict=True))
+            except Exception:
+                # The port never raises; whoever broke that leaves the batch's fate unknown.
+                log.exception("event=append_raised hooks=%d", len(batch))
         for queued, answer in paired:
             self._settle(queued, answer)
 

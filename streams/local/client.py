@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from schemas.append import Answer, AnswerStatus, Submission, decode_answers
@@ -110,17 +110,21 @@ class SocketLog:
 
     # -- the port -----------------------------------------------------------
 
-    async def append(self, submissions: Sequence[Submission], deadline_at: int) -> list[Answer]:
-        link = self._link
-        if link is None:
-            return _refused(len(submissions), self._reason)
+    def append(self, submissions: Sequence[Submission], deadline_at: int) -> Awaitable[list[Answer]]:
+        """Sent with the call."""
         now_s = self._loop.time()
         deadline_s = now_s + (deadline_at - self._clock()) / 1000
-        request_id = self._new_id()
         append = _Append(submissions, deadline_at, deadline_s, now_s + HARD_LIMIT_MS / 1000)
+        if self._link is None:
+            append.refuse(self._reason)
+            return append.answered
+        request_id = self._new_id()
         self._appends[request_id] = append
         self._arm(append, append.ends_s)
-        link.send(Kind.APPEND, request_id, append.payload(again=False))
+        self._link.send(Kind.APPEND, request_id, append.payload(again=False))
+        return self._answered(request_id, append)
+
+    async def _answered(self, request_id: int, append: _Append) -> list[Answer]:
         try:
             return await append.answered
         finally:

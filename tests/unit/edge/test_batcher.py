@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from ankusa.edge.batcher import APPEND_DEADLINE_MS, BATCH_BYTES, Batcher
 from schemas import config
@@ -259,9 +259,18 @@ class BrokenLog:
         return None
 
 
+class EagerlyBrokenLog(BrokenLog):
+    """Raises with the call, before anything can be awaited."""
+
+    def append(self, submissions: Sequence[Submission], deadline_at: int) -> Awaitable[list[Answer]]:  # type: ignore[override]
+        if self.answers is None:
+            raise ValueError("broken")
+        return super().append(submissions, deadline_at)
+
+
 def test_a_log_that_breaks_its_promise_costs_its_batch_and_nothing_else() -> None:
     async def body() -> None:
-        for broken in (BrokenLog(None), BrokenLog([])):
+        for broken in (BrokenLog(None), BrokenLog([]), EagerlyBrokenLog(None)):
             batcher = Batcher(broken, config.Batcher(), Clock())
             assert (await submit(batcher, 0)).status is AnswerStatus.STORE_UNAVAILABLE
             broken.answers = [Answer(AnswerStatus.ACCEPTED, "hook-1")]
