@@ -10,7 +10,8 @@ Owns the connection, its renewal, and the fate of appends across a break:
   Past `HARD_LIMIT_MS` the engine is taken for broken: STORE_UNAVAILABLE, **its fate unknown**, and the connection is
   dropped.
 
-These two are the only cases in which a hook that was answered 503 may be delivered.
+These two are the only cases in which a hook that was answered 503 may be delivered by an engine that lives; one that is
+killed while its disk refuses takes with it what it was to take back (docs/delivery.md).
 """
 
 from __future__ import annotations

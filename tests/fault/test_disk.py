@@ -31,6 +31,8 @@ DISK_BYTES = RESERVE_BYTES + (192 << 20)
 REFUSES_WITHIN_S = 10.0
 RECOVERS_WITHIN_S = 30.0
 TRIES = 10
+CONNECTIONS = 32
+"""Each sends one hook at a time: no more can be under way."""
 
 
 LARGE = b"x" * (64 << 10)
@@ -108,13 +110,13 @@ def wait_recovered(load: Load) -> float:
     return time.monotonic() - began
 
 
-def check(load: Load, sink: SinkProcess, words: str = "") -> None:
-    """Nothing that was accepted is lost, nothing that was refused is delivered."""
+def check(load: Load, sink: SinkProcess, words: str = "", refused_delivered: int = 0) -> None:
+    """Nothing that was accepted is lost, nothing that was refused is delivered, but for so many."""
     tally = settle([load], sink)
     print(f"{words}{tally}")
     assert tally.refused > 0
     assert tally.lost == 0, tally
-    assert tally.refused_delivered == 0, tally
+    assert tally.refused_delivered <= refused_delivered, tally
     assert tally.duplicates <= kill.MAX_INFLIGHT, tally
 
 
@@ -156,7 +158,8 @@ def test_a_store_that_runs_into_the_end_of_its_disk_recovers(tmp_path: Path, eng
     with SinkProcess(tmp_path) as sink, place(tmp_path, sink, "full") as found:
         engines = found.node.pids("engine_process")
         headers = {"x-hub-signature-256": kill.signature(LARGE)}
-        with Load(found.node.http_port, "/webhooks/hooks", body=LARGE, headers=headers) as load:
+        url = "/webhooks/hooks"
+        with Load(found.node.http_port, url, body=LARGE, headers=headers, connections=CONNECTIONS) as load:
             load.wait_accepted(50)
             for _ in range(TRIES):
                 with found.full():
@@ -172,7 +175,9 @@ def test_a_store_that_runs_into_the_end_of_its_disk_recovers(tmp_path: Path, eng
             else:
                 raise AssertionError(f"the free space was looked at before RocksDB wrote, {TRIES} times")
             recovered_s = wait_recovered(load)
-        check(load, sink, f"{reasons[0]}; hooks taken again {recovered_s:.1f} s after room came: ")
+        # What was under way when the disk first refused could be taken back by the engine that died alone.
+        unknown = 0 if engine == "lives" else CONNECTIONS
+        check(load, sink, f"{reasons[0]}; hooks taken again {recovered_s:.1f} s after room came: ", unknown)
         assert (found.node.pids("engine_process") == engines) is (engine == "lives")
 
 
