@@ -67,10 +67,11 @@ def _embedded(config: Config, end: list[str]) -> tuple[list[str] | None, list[st
 
 
 def _on_kafka(config: Config, end: list[str]) -> tuple[list[str] | None, list[str]]:
-    """The commands of a worker, None without the role, and of an edge."""
-    worker = [sys.executable, "-m", "streams.kafka.worker_process", *end]
-    edge = [sys.executable, "-m", "streams.kafka.edge_process", *end]
-    return worker if "worker" in config.node.roles else None, edge
+    """The commands of a worker or, where there is none, of a gateway, None without either role; and of an edge."""
+    roles = config.node.roles
+    module = "worker_process" if "worker" in roles else "gateway_process" if "claim_check" in roles else None
+    engine = None if module is None else [sys.executable, "-m", f"streams.kafka.{module}", *end]
+    return engine, [sys.executable, "-m", "streams.kafka.edge_process", *end]
 
 
 def taken_ports(config: Config) -> list[str]:
@@ -80,9 +81,10 @@ def taken_ports(config: Config) -> list[str]:
     never will.
     """
     wanted = [("http.port", config.http.ip, config.http.port)] if "edge" in config.node.roles else []
-    if config.admin.enabled and has_admin(config.node, config.log):
+    administered = has_admin(config.node, config.log)
+    if config.admin.enabled and administered:
         wanted.append(("admin.port", config.admin.ip, config.admin.port))
-    if config.routes.enabled:
+    if config.routes.enabled and administered:
         wanted.append(("routes.admin.port", config.routes.admin.ip, config.routes.admin.port))
     if "claim_check" in config.node.roles:
         wanted.append(("claim_check.port", config.claim_check.ip, config.claim_check.port))

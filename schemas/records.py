@@ -329,7 +329,13 @@ class Expiry(Struct, frozen=True, array_like=True, tag="expiry"):
     keys: tuple[tuple[str, int], ...]
 
 
-OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn | Takeover | Expiry
+class PackExpiry(Struct, frozen=True, array_like=True, tag="pack_expiry"):
+    """Packs that no row needs any more: they, and which hooks' bodies they hold, are known no longer."""
+
+    packs: tuple[str, ...]
+
+
+OutcomeRecord = OutcomeBatch | Page | LaneHeal | CheckIn | Takeover | Expiry | PackExpiry
 
 
 class PenEntry(Struct, frozen=True, array_like=True, gc=False):

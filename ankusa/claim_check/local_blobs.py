@@ -41,9 +41,10 @@ T = TypeVar("T")
 class LocalBlobs:
     """Implements `ankusa.claim_check.blobs.BlobStore` in `root`, which is made when it is missing."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises BlobError when the directory cannot be had."""
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        """`shared`: other nodes store there too. Raises BlobError when the directory cannot be had."""
         self._root = root
+        self._shared = shared
         try:
             root.mkdir(parents=True, exist_ok=True)
             (root / _MARK).touch(0o600)
@@ -67,7 +68,7 @@ class LocalBlobs:
         await self._run(self._writers, lambda: self._delete(self._path(tenant_id, pack)))
 
     async def older(self, pack: str) -> AsyncIterator[tuple[str, str]]:
-        for tenant_id in await self._run(self._readers, self._tenants):
+        for tenant_id in () if self._shared else await self._run(self._readers, self._tenants):
             names = self._names(tenant_id)
             while page := await self._run(self._readers, partial(_next, names)):
                 for name in page:

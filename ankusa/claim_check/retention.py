@@ -62,11 +62,12 @@ class Retention:
         self._stats = stats
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Sweep now and for ever."""
-        self._task = asyncio.create_task(self._run())
+    def start(self, after_ms: int = 0) -> None:
+        """Sweep in `after_ms`, and for ever."""
+        self._task = asyncio.create_task(self._run(after_ms))
 
-    async def _run(self) -> None:
+    async def _run(self, after_ms: int) -> None:
+        await asyncio.sleep(after_ms / 1000)
         while True:
             try:
                 async with asyncio.timeout(PASS_MS / 1000):

@@ -13,6 +13,7 @@ from ankusa.claim_check import object_blobs
 from ankusa.claim_check.blobs import BlobError, BlobStore
 from ankusa.claim_check.local_blobs import LocalBlobs
 from ankusa.claim_check.object_blobs import OPTIONS
+from ankusa.claim_check.unset_blobs import UnsetBlobs
 from ankusa.store.errors import StoreError
 from schemas.config import ClaimStore
 
@@ -57,11 +58,13 @@ def check_store(spec: ClaimStore) -> None:
         raise ClaimStoreError("options", str(error)) from error
 
 
-def open_store(spec: ClaimStore, data_dir: str) -> BlobStore:
-    """The store. Raises StoreError when it cannot be had."""
+def open_store(spec: ClaimStore, data_dir: str, *, shared: bool = False) -> BlobStore:
+    """The store, of one node alone unless it is `shared` by a fleet. Raises StoreError when it cannot be had."""
     try:
         if spec.type == "local":
-            return LocalBlobs(Path(data_dir) / FOLDER if spec.path is None else Path(spec.path))
+            if shared and spec.path is None:
+                return UnsetBlobs()
+            return LocalBlobs(Path(data_dir) / FOLDER if spec.path is None else Path(spec.path), shared=shared)
         assert spec.url is not None
         return object_blobs.build(spec.url, spec.options)
     except BlobError as error:

@@ -121,7 +121,7 @@ def check_listeners(
         listeners.append(("admin", admin.ip, admin.port))
     if "claim_check" in node.roles:
         listeners.append(("claim_check", claim_check.ip, claim_check.port))
-    if routes.enabled:
+    if routes.enabled and has_admin(node, log):
         listeners.append(("routes.admin", routes.admin.ip, routes.admin.port))
         if not admin.tokens and not admin.insecure and not is_loopback(routes.admin.ip):
             message = f"are required to listen on {routes.admin.ip} (routes.admin); or set admin.insecure: true"

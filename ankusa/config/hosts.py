@@ -1,7 +1,7 @@
 """What a configuration may ask of its host: the roles of each, and the cluster that the Kafka host needs.
 
-Owns the rules that follow from `log.type`. What the embedded host has and the Kafka host does not is refused here,
-never left out in silence.
+Owns the rules that follow from `log.type`. What one host has and the other does not is refused here, never left out in
+silence.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from ankusa.config.problems import Problems, at_index, join
 from schemas.config import ClaimCheck, Kafka, KafkaSecurity, LogSettings, Node, Routes
 
-KAFKA_ROLES = ("edge", "worker")
+KAFKA_ROLES = ("edge", "worker", "claim_check")
 LOCAL_ROLES = ("edge", "dispatch", "storage", "claim_check")
 
 
 def has_admin(node: Node, log: LogSettings) -> bool:
-    """Whether a node has an admin API: all but an edge on Kafka, which has nothing to tell."""
+    """Whether a node has an admin API and, with the guard on, a listener for routes: all but those on Kafka that are no
+    worker, which have nothing to tell."""
     return log.type == "local" or "worker" in node.roles
 
 
@@ -31,8 +32,10 @@ def check_host(node: Node, log: LogSettings, routes: Routes, claim_check: ClaimC
             problems.add("node.edges", "0 is for the embedded node: with `log.type: kafka` give at least 1")
         if routes.enabled:
             problems.add("routes.enabled", "the route guard is not built yet for `log.type: kafka`")
-        if claim_check != ClaimCheck():
-            problems.add("claim_check", "the claim check is not built yet for `log.type: kafka`: leave the section out")
+        asked_for = claim_check != ClaimCheck() or "claim_check" in node.roles
+        if asked_for and claim_check.store.type == "local" and claim_check.store.path is None:
+            message = "is required with `log.type: kafka`: a directory that every worker and gateway mounts"
+            problems.add("claim_check.store.path", f"{message}; or set type: object")
 
 
 def check_kafka(kafka: Kafka, path: str, problems: Problems) -> None:

@@ -59,7 +59,9 @@ def taken_up(running: Config, new: Config) -> Config:
 
 def _admin_ips(config: Config) -> list[str]:
     """Where the listeners are that go by `admin.tokens`."""
-    listening = [config.admin.ip] if config.admin.enabled and has_admin(config.node, config.log) else []
+    if not has_admin(config.node, config.log):
+        return []
+    listening = [config.admin.ip] if config.admin.enabled else []
     return [*listening, config.routes.admin.ip] if config.routes.enabled else listening
 
 

@@ -18,10 +18,12 @@ from ankusa.core import job as jobs
 from ankusa.core import row as rows
 from ankusa.core.lane import Lanes
 from ankusa.core.ops import (
+    DropCheckIn,
     DropDedupe,
     DropHeld,
     DropHook,
     DropJob,
+    DropPack,
     Op,
     PutAttempt,
     PutBreaker,
@@ -57,6 +59,7 @@ from schemas.records import (
     OutcomeBatch,
     OutcomeKind,
     OutcomeRecord,
+    PackExpiry,
     Page,
     Purge,
     Row,
@@ -80,6 +83,9 @@ class Tables(Protocol):
 
     def checked_in(self, seq: int) -> tuple[str, int] | None:
         """`(pack, position)` of a hook's body in the blob store, None when it was not checked in."""
+
+    def pack(self, pack: str) -> CheckIn | None:
+        """The check-in that made a pack, None when it is not known."""
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         """`(hook id, expires_at)` of a dedupe key, expired ones included."""
@@ -158,8 +164,8 @@ def _lane_ops(lanes: Lanes) -> Iterator[Op]:
 
 
 def fold_outcomes(record: OutcomeRecord, turn: int, at: int, tables: Tables) -> list[Op]:
-    """Outcomes, a replay page, a healing, a check-in or an expiry. `turn` counts the records folded; `at` is the
-    record's log time, which never runs backwards and which death times take."""
+    """Outcomes, a replay page, a healing, a check-in or what is past its time. `turn` counts the records folded; `at`
+    is the record's log time, which never runs backwards and which death times take."""
     if isinstance(record, Page):
         return _fold_page(record, turn, at, tables)
     if isinstance(record, LaneHeal):
@@ -168,6 +174,8 @@ def fold_outcomes(record: OutcomeRecord, turn: int, at: int, tables: Tables) -> 
         return _fold_check_in(record, tables)
     if isinstance(record, Expiry):
         return _fold_expiry(record, tables)
+    if isinstance(record, PackExpiry):
+        return _fold_pack_expiry(record, tables)
     if isinstance(record, Takeover):
         return []  # whose pages count is the host's to judge: it knows offsets
     return _fold_batch(record, at, tables)
@@ -274,6 +282,17 @@ def _fold_expiry(record: Expiry, tables: Tables) -> list[Op]:
         known = tables.dedupe(key)
         if known is not None and known[1] == expires_at:
             ops.append(DropDedupe(key, expires_at))
+    return ops
+
+
+def _fold_pack_expiry(record: PackExpiry, tables: Tables) -> list[Op]:
+    """A hook whose reference leads to another pack keeps it."""
+    ops: list[Op] = []
+    for pack in dict.fromkeys(record.packs):
+        known = tables.pack(pack)
+        if known is not None:
+            held = [seq for place, seq in enumerate(known.seqs) if tables.checked_in(seq) == (pack, place)]
+            ops += (DropPack(pack), *map(DropCheckIn, held))
     return ops
 
 

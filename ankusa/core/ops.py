@@ -85,6 +85,18 @@ class PutPack(Struct, frozen=True, gc=False):
     check_in: CheckIn
 
 
+class DropPack(Struct, frozen=True, gc=False):
+    """A pack is known no longer."""
+
+    pack: str
+
+
+class DropCheckIn(Struct, frozen=True, gc=False):
+    """Where the body of hook `seq` is, is known no longer."""
+
+    seq: int
+
+
 class PutHeld(Struct, frozen=True, gc=False):
     held: Held
     envelope: bytes
@@ -114,6 +126,8 @@ Op = (
     | DropJob
     | PutCheckIn
     | PutPack
+    | DropCheckIn
+    | DropPack
     | PutHeld
     | DropHeld
     | PutLimit

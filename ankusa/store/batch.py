@@ -134,6 +134,12 @@ class Writer:
     def put_pack(self, op: ops.PutPack) -> None:
         self.batch.put(op.check_in.pack.encode(), records.encode(op.check_in), self.handles["packs"])
 
+    def drop_check_in(self, op: ops.DropCheckIn) -> None:
+        self.batch.delete(keys.u64(op.seq), self.handles["checkins"])
+
+    def drop_pack(self, op: ops.DropPack) -> None:
+        self.batch.delete(op.pack.encode(), self.handles["packs"])
+
     def put_held(self, op: ops.PutHeld) -> None:
         key = keys.pen_key(op.held.received_at, op.held.id)
         self.batch.put(key, records.frame_hook(op.envelope, op.body), self.handles["pen"])
@@ -178,6 +184,8 @@ _WRITE: dict[type[Any], Callable[[Writer, Any], None]] = {
     ops.PutJob: Writer.put_job,
     ops.PutCheckIn: Writer.put_check_in,
     ops.PutPack: Writer.put_pack,
+    ops.DropCheckIn: Writer.drop_check_in,
+    ops.DropPack: Writer.drop_pack,
     ops.PutHeld: Writer.put_held,
     ops.DropHeld: Writer.drop_held,
     ops.PutLimit: Writer.put_limit,

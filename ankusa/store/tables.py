@@ -23,7 +23,7 @@ from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreError, StoreFormatError
 from ankusa.store.memory import StoreMemory
 from schemas import records
-from schemas.records import FORMAT_VERSION, Attempt, Breaker, Job, Lane, LimitChange, Row
+from schemas.records import FORMAT_VERSION, Attempt, Breaker, CheckIn, Job, Lane, LimitChange, Row
 
 log = logging.getLogger("ankusa.store")
 
@@ -126,6 +126,11 @@ class Tables:
         """`(pack, position)` of a hook's body in the blob store, None when it was not checked in."""
         stored = self.database.get("checkins", keys.u64(seq))
         return None if stored is None else (stored[2:].decode(), int.from_bytes(stored[:2], "big"))
+
+    def pack(self, pack: str) -> CheckIn | None:
+        """The check-in that made a pack, None when no record names it, or it is forgotten."""
+        stored = self.database.get("packs", pack.encode())
+        return None if stored is None else records.decode_check_in(stored)
 
     def has_pack(self, pack: str) -> bool:
         """Whether a record names this pack, and it is not forgotten yet."""

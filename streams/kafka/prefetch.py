@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ankusa.store import keys
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.records import Breaker, Job, Lane, Row
+from schemas.records import Breaker, CheckIn, Job, Lane, Row
 
 
 class Prefetched:
@@ -41,6 +41,9 @@ class Prefetched:
 
     def checked_in(self, seq: int) -> tuple[str, int] | None:
         return self._tables.checked_in(seq)
+
+    def pack(self, pack: str) -> CheckIn | None:
+        return self._tables.pack(pack)
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
         return self._tables.dedupe(key)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping
 
 from ankusa.claim_check.check_ins import CheckIns
+from ankusa.claim_check.retention import Retention
 from ankusa.claim_check.stores import open_store
 from ankusa.clock import SteadyClock, jitter, now_ms, unguessable
 from ankusa.config import reloadable_changes, taken_up
@@ -42,6 +43,7 @@ from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.limits import FleetLimits
 from streams.kafka.log_producer import LogProducer
 from streams.kafka.owned import OwnedPartitions
+from streams.kafka.pack_host import KafkaPackHost
 from streams.kafka.reclaiming import Reclaiming
 from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
@@ -58,13 +60,18 @@ log = logging.getLogger("ankusa.worker")
 GRACE_MS = 10_000
 """How long a stop waits for running attempts. A supervisor that kills after 30 s, the usual figure, lets it finish."""
 
+RETENTION_AFTER_MS = 60_000
+"""The first look at packs, after the start: partitions have come by then, and the next look is an hour later."""
+
 
 class Services:
-    """One worker's services. Made on the event loop they run on."""
+    """One worker's services. Made on the event loop they run on; raises StoreError where the claim check's store cannot
+    be had."""
 
     def __init__(self, config: Config, owned: OwnedPartitions, producer: LogProducer) -> None:
         self.config = config
-        self.blobs = open_store(config.claim_check.store, config.node.data_dir)
+        claim_check = config.claim_check
+        self.blobs = open_store(claim_check.store, config.node.data_dir, shared=True)
         self.fleet = FleetLog(producer, topics(config), SteadyClock(0, now_ms))
         self.reader = HookReader.of(config)
         self.dead_reader = DeadReader.of(config)
@@ -74,7 +81,9 @@ class Services:
         self.host = KafkaDispatchHost(self.fleet, self.bodies)
         self.sink_context = _context(config)
         self.sources = NodeSources(config, self.sink_context)
-        check_ins = CheckIns(self.host, self.blobs, config.claim_check.pack_max_bytes, self.fleet.now, unguessable)
+        check_ins = CheckIns(self.host, self.blobs, claim_check.pack_max_bytes, self.fleet.now, unguessable)
+        packs = KafkaPackHost(self.fleet)
+        self.retention = Retention(self.blobs, packs, claim_check.retention_days, check_ins.stats)
         self.known = KnownSources(self.sources.resolve, self._caught_up, self.fleet.now)
         sources = self.known if config.source_store.type == "persistent" else self.sources
         self.dispatcher = Dispatcher(self.host, sources, config.dispatch, self.fleet.now, jitter, check_ins)
@@ -106,6 +115,7 @@ class Services:
         loop = asyncio.get_running_loop()
         sweeps = self.healing, self.reclaiming, self.trimming
         self._tasks += [loop.create_task(each.run_for_ever()) for each in sweeps]
+        self.retention.start(RETENTION_AFTER_MS)
 
     def _follow(self) -> None:
         self.delivery.start(self.owned)  # first: the fleet log learns of partitions here
@@ -199,6 +209,7 @@ class Services:
         await self.source_rows.stop()
         await self.known.stop()
         await self.replaying.stop()
+        await self.retention.stop()
         await self.dispatcher.stop(GRACE_MS)
         await self.reader.close()
         await self.dead_reader.close()

@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from fastapi import FastAPI
 
 from ankusa.config import ConfigError, load
+from ankusa.store.errors import StoreError
 from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
 from api.auth import Tokens
-from api.serving import Listener, bind, serve
+from api.serving import Listener
 from schemas.config import Config
+from streams import listeners
 from streams.edge import Stop
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.operations import KafkaOperations
@@ -45,11 +47,18 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
         return status
     producer = LogProducer(lambda: open_producer(config.kafka, hook_record_bytes(config)))
     worker = Worker(config, producer)
-    services = Services(config, worker.owned, producer)
     try:
-        app, admin = await _admin(services)
+        services = Services(config, worker.owned, producer)
+    except StoreError as error:
+        log.critical("event=store_unavailable reason=%s", error)
+        await producer.close()
+        return FAILED_EXIT
+    opened: list[Listener] = []
+    try:
+        app = await _listen(services, opened)
     except OSError as error:
         log.critical("event=listen_failed reason=%s", error.strerror)
+        await _close(opened)
         await services.stop()
         await producer.close()
         return FAILED_EXIT
@@ -63,8 +72,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
     status = await stop.wait(*ends)
     log.info("event=worker_stopping status=%d", status)
     reloads.cancel()
-    if admin is not None:
-        await admin.close()
+    await _close(opened)
     await services.stop()
     await worker.stop()
     await producer.close()
@@ -77,24 +85,17 @@ async def _checked(config: Config) -> int:
     return 0 if await topics_fit(config) else FATAL_EXIT
 
 
-async def _admin(services: Services) -> tuple[FastAPI, Listener | None]:
-    """The admin API and, where it is on, its listener. Raises OSError naming the address."""
-    config = services.config
-    app = build_admin_app(KafkaOperations(services), config.admin.tokens)
-    if not config.admin.enabled:
-        return app, None
-    ip, port = config.admin.ip, config.admin.port
-    if not config.admin.tokens:
-        log.warning(
-            "event=admin_open address=%s:%d reason=no admin.tokens: whoever reaches it may do anything", ip, port
-        )
-    try:
-        bound = bind(ip, port)
-    except OSError as error:
-        raise OSError(error.errno, f"admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
-    listener = await serve(app, bound)
-    log.info("event=listening listener=admin address=%s:%d", ip, listener.port)
-    return app, listener
+async def _listen(services: Services, opened: list[Listener]) -> FastAPI:
+    """Open what the configuration asks for into `opened`; the admin API's app. Raises OSError naming the address."""
+    app = build_admin_app(KafkaOperations(services), services.config.admin.tokens)
+    opened += await listeners.admin(app, services.config)
+    opened += await listeners.gateway(services.blobs, services.config)
+    return app
+
+
+async def _close(opened: list[Listener]) -> None:
+    for listener in reversed(opened):
+        await listener.close()
 
 
 async def _failed(worker: Worker) -> int:

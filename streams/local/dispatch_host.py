@@ -41,6 +41,9 @@ class _Claimed:
     def checked_in(self, seq: int) -> tuple[str, int] | None:
         return self._log.tables.checked_in(seq)
 
+    def pack(self, pack: str) -> CheckIn | None:
+        return self._log.tables.pack(pack)
+
     def dedupe(self, key: str) -> tuple[str, int] | None:
         return self._log.tables.dedupe(key)
 

@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvloop
-from fastapi import FastAPI
 
 from ankusa import heap, logs
-from ankusa.claim_check.reader import Reader
 from ankusa.clock import now_ms
 from ankusa.config import ConfigError, load
 from ankusa.edge.tables import EdgeTables
@@ -27,10 +25,9 @@ from ankusa.store.errors import StoreDamagedError, StoreError, StoreFormatError,
 from ankusa.supervisor import FATAL_EXIT
 from api.admin import build_admin_app
 from api.auth import Tokens
-from api.claims import build_claims_app
-from api.routes import build_routes_app
-from api.serving import Listener, bind, serve
+from api.serving import Listener
 from schemas.config import Config
+from streams import listeners
 from streams.edge import Edge, run_edge
 from streams.local.direct import DirectLog
 from streams.local.engine import Engine
@@ -60,17 +57,17 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    admin: Listener | None = None
-    gateway: Listener | None = None
-    routes: Listener | None = None
+    opened: list[Listener] = []
     edge: Edge | None = None
     status = 0
     try:
         await engine.start(socket_path(config.node.data_dir) if config.node.edges else None)
         app = build_admin_app(LocalOperations(engine), config.admin.tokens)
-        admin = await _admin(app, config)
-        gateway = await _gateway(engine, config)
-        routes = await _routes(engine, app.state.tokens, config)
+        opened += await listeners.admin(app, config)
+        opened += await listeners.gateway(engine.blobs, config)
+        if engine.route_store is not None:
+            opened.append(await listeners.routes(engine.route_store, app.state.tokens, config))
+        _warn_unserved(engine, config)
         if not config.node.edges:
             tables = EdgeTables(config, now_ms)
             engine.updates.attach(tables.take)
@@ -86,62 +83,21 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str]) -
         status = 1
     if edge is not None:
         await edge.close()
-    for listener in (gateway, routes, admin):
-        if listener is not None:
-            await listener.close()
+    for listener in reversed(opened):
+        await listener.close()
     await engine.stop()
     return status
 
 
-async def _admin(app: FastAPI, config: Config) -> Listener | None:
-    """The admin listener. Raises OSError naming the address."""
-    if not config.admin.enabled:
-        return None
-    ip, port = config.admin.ip, config.admin.port
-    if not config.admin.tokens:
+def _warn_unserved(engine: Engine, config: Config) -> None:
+    """Say it where bodies go by reference that this node does not serve."""
+    if "claim_check" not in config.node.roles and any(
+        sink.inline_max_bytes is not None for sink in engine.sources.sinks()
+    ):
         log.warning(
-            "event=admin_open address=%s:%d reason=no admin.tokens: whoever reaches it may do anything", ip, port
+            "event=claim_check_unserved reason=sinks send large bodies by reference, and nothing here serves them: "
+            "add claim_check to node.roles"
         )
-    try:
-        bound = bind(ip, port)
-    except OSError as error:
-        raise OSError(error.errno, f"admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
-    listener = await serve(app, bound)
-    log.info("event=listening listener=admin address=%s:%d", ip, listener.port)
-    return listener
-
-
-async def _gateway(engine: Engine, config: Config) -> Listener | None:
-    """The claim-check gateway's listener, in the role `claim_check`. Raises OSError naming the address."""
-    if "claim_check" not in config.node.roles:
-        if any(sink.inline_max_bytes is not None for sink in engine.sources.sinks()):
-            log.warning(
-                "event=claim_check_unserved reason=sinks send large bodies by reference, and nothing here serves them: "
-                "add claim_check to node.roles"
-            )
-        return None
-    ip, port = config.claim_check.ip, config.claim_check.port
-    try:
-        bound = bind(ip, port)
-    except OSError as error:
-        raise OSError(error.errno, f"claim_check.port: cannot listen on {ip}:{port}: {error.strerror}") from error
-    listener = await serve(build_claims_app(Reader(engine.blobs)), bound)
-    log.info("event=listening listener=claim_check address=%s:%d", ip, listener.port)
-    return listener
-
-
-async def _routes(engine: Engine, tokens: Tokens, config: Config) -> Listener | None:
-    """The routes listener, where the guard is on. Raises OSError naming the address."""
-    if engine.route_store is None:
-        return None
-    ip, port = config.routes.admin.ip, config.routes.admin.port
-    try:
-        bound = bind(ip, port)
-    except OSError as error:
-        raise OSError(error.errno, f"routes.admin.port: cannot listen on {ip}:{port}: {error.strerror}") from error
-    listener = await serve(build_routes_app(engine.route_store, tokens), bound)
-    log.info("event=listening listener=routes address=%s:%d routes=%d", ip, listener.port, len(engine.route_store))
-    return listener
 
 
 async def _reloads(

@@ -44,6 +44,7 @@ from schemas.records import (
     Outcome,
     OutcomeBatch,
     OutcomeKind,
+    PackExpiry,
     Page,
     PenEntry,
     Purge,
@@ -207,6 +208,13 @@ class FoldMachine(RuleBasedStateMachine):
         self.number += 1
         seqs = data.draw(st.lists(st.sampled_from(sorted({seq for seq, _ in self.seen})), min_size=1, unique=True))
         self.run(self.log.check_in(CheckIn("a", f"pack-{self.number}", self.at, tuple(seqs))))
+
+    @precondition(lambda self: self.number)
+    @rule(data=st.data())
+    def pack_expiry(self, data: st.DataObject) -> None:
+        """Of packs that are known, that are not, or no longer."""
+        numbers = data.draw(st.lists(st.integers(1, self.number), min_size=1, max_size=4))
+        self._publish(PackExpiry(tuple(f"pack-{number}" for number in numbers)))
 
     @rule(name=st.sampled_from("xy"), deleted=st.booleans(), told=st.booleans())
     def source(self, name: str, deleted: bool, told: bool) -> None:

@@ -223,3 +223,19 @@ def test_closed_it_says_so(tmp_path: Path) -> None:
             await blobs.put("acme", PACK, [b"x"])
 
     run(tmp_path, body)
+
+
+def test_in_a_directory_that_a_fleet_shares_nothing_is_listed_as_nobodys(tmp_path: Path) -> None:
+    """A pack that this node does not know may be another's, and needed."""
+
+    async def body() -> None:
+        mine, theirs = LocalBlobs(tmp_path, shared=True), LocalBlobs(tmp_path, shared=True)
+        await theirs.put("acme", PACK, [b"x"])
+        assert await listed(mine, first_at(AT + 1)) == []
+        assert await mine.read("acme", PACK, 0, 1) == b"x"
+        await mine.delete("acme", PACK)
+        assert await theirs.read("acme", PACK, 0, 1) is None
+        for blobs in (mine, theirs):
+            await blobs.close()
+
+    asyncio.run(body())

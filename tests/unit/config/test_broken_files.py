@@ -311,10 +311,16 @@ BROKEN = [
     ("no edge process", SOUND + "node: {roles: [edge], edges: 0}\nlog: {type: kafka}", "node.edges", "at least 1"),
     ("routes on kafka", SOUND + ON_KAFKA.format("edge") + "routes: {enabled: true}", "routes.enabled", "not built yet"),
     (
-        "claim check on kafka",
-        SOUND + ON_KAFKA.format("edge") + "claim_check: {retention_days: 3}",
-        "claim_check",
-        "not built yet",
+        "a claim check of a fleet on a disk of one",
+        SOUND + ON_KAFKA.format("worker") + "claim_check: {retention_days: 3}",
+        "claim_check.store.path",
+        "every worker and gateway mounts",
+    ),
+    (
+        "a gateway of a fleet without a store",
+        SOUND + ON_KAFKA.format("claim_check"),
+        "claim_check.store.path",
+        "or set type: object",
     ),
     (
         "a worker's admin API on the port of its edge",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ankusa.core.fold import fold_outcomes
-from schemas.records import Breaker, Job, JobState, Lane, Page, Revival, Row, RowState
+from schemas.records import Breaker, CheckIn, Job, JobState, Lane, Page, Revival, Row, RowState
 
 AT = 1_700_000_000_000
 
@@ -31,6 +31,9 @@ class OneDeadRow:
         return iter(())
 
     def checked_in(self, seq: int) -> tuple[str, int] | None:
+        return None
+
+    def pack(self, pack: str) -> CheckIn | None:
         return None
 
     def dedupe(self, key: str) -> tuple[str, int] | None:
