@@ -28,7 +28,7 @@ from schemas.config import ClaimCheck, Config, RetryOverride, Sink, Source, Veri
 from schemas.config import Node as NodeConfig
 from schemas.message import encode as encode_message
 from schemas.records import Envelope, encode
-from streams.local import engine_process
+from streams import listeners
 from streams.local.engine import Engine
 from tests.contract.blobs import ScriptedBlobs
 from tests.integration.test_client_sdk import python  # noqa: F401 - the environment that holds the published client
@@ -388,8 +388,7 @@ def test_three_megabytes_on_two_queues_through_a_whole_node(
     async def node() -> list[Any]:
         engine = Engine(config)
         await engine.start(None)
-        listener = await engine_process._gateway(engine, config)
-        assert listener is not None
+        (listener,) = await listeners.gateway(engine.blobs, config)
         try:
             at = engine.log.now()
             entry = Envelope("hook-1", "orders", "default", at, tuple(queues), (), "image/png", "default:orders:evt-1")
