@@ -216,7 +216,7 @@ def fold_metrics(figures: FoldFigures) -> Iterator[Metric]:
     yield _gauge("folded_records", "Records folded into the owned partitions since they came.", figures.records)
     yield _gauge("folded_rows", "Moves of rows by those records.", figures.rows)
     yield _gauge("skipped_records", "Records of the owned partitions that had been folded before.", figures.skipped)
-    yield _gauge("set_aside_records", "Records of the owned partitions that could not be read.", figures.set_aside)
+    yield _gauge("set_aside_records", "Records of the followed topics that could not be read.", figures.set_aside)
     yield _gauge("refused_pages", "Replay pages of owners of before.", figures.refused_pages)
     yield _gauge("changelog_waiting_records", "Folded records that the changelog does not have yet.", figures.waiting)
 

@@ -1,6 +1,7 @@
 """The records of the topic `dead`, read in order some megabytes at a time: for partitions that came to this worker.
 
-Owns one consumer, opened at the first read, and the thread it blocks. Commits nothing and joins no group.
+Owns one consumer, opened at the first read, and the thread it blocks. What is no hook under its seq is passed over.
+Commits nothing and joins no group.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ankusa.store.errors import StoreError
+from schemas import records
 from schemas.config import Config
+from schemas.records import DecodeError
+from streams.kafka import places
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.set_aside import PassedOver, reason_of
 from streams.kafka.topics import TopicNames
 
 ANSWER_S = 10.0
 """Without an answer for this long the broker is away: whoever asked asks again."""
 
 POLL_S = 0.5
+SEQ_DIGITS = 20
+"""Of the greatest."""
+
 BATCH_RECORDS = 250
 BATCH_BYTES = 4 << 20
 """What one read gives. It is written to the tables in one go, in some ten milliseconds."""
@@ -46,6 +54,7 @@ class DeadReader:
         self._consumer: Consumer | None = None
         self._place = (-1, -1)
         self._closing = False
+        self.passed = PassedOver(topic)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-dead")
 
     @classmethod
@@ -98,9 +107,25 @@ class DeadReader:
                 if error.code() == KafkaError._PARTITION_EOF:
                     return found, max(following, offset or 0), True
                 continue  # of all else it tries again by itself
+            assert offset is not None
             key, value = message.key(), message.value()
-            if isinstance(key, bytes) and key.isdigit() and offset is not None:
-                found.append((key, value if isinstance(value, bytes) else None))
-                following, size_bytes = offset + 1, size_bytes + len(value or b"")
-                deadline_s = time.monotonic() + ANSWER_S
+            try:
+                _check(number, key, value)
+            except (*DecodeError, ValueError) as unread:
+                self.passed.add(number, offset, reason_of(unread))
+            else:
+                found.append((key or b"", value))
+            following, size_bytes = offset + 1, size_bytes + len(value or b"")
+            deadline_s = time.monotonic() + ANSWER_S
         return found, following, False
+
+
+def _check(number: int, key: bytes | None, value: bytes | None) -> None:
+    """That a record is the hook of a seq of this partition, or says that it is gone. Raises ValueError, and one of
+    `records.DecodeError`."""
+    if key is None or not key.isdigit() or len(key) > SEQ_DIGITS or str(int(key)).encode() != key:
+        raise ValueError("its key is no seq")
+    if places.partition_of(int(key)) != number:
+        raise ValueError("its key is a seq of another partition")
+    if value is not None:
+        records.decode_envelope(records.unframe_hook(value)[0])

@@ -5,8 +5,9 @@ tables, (3) put its operations, the topic's marker and the entries not sent yet 
 announce its rows. The entries are kept in the store (family `log`, by turn) until `sent` says that the changelog has
 them: a process that dies in between sends them again, so that the tables never hold what the changelog will not.
 
-A record that cannot be folded is set aside and marked as folded: it stops nothing. A store that cannot write raises,
-and nothing may be folded after it. Never talks to Kafka, and imports nothing of Faust.
+A record that cannot be folded is set aside and marked as folded: it stops nothing. So is one whose entries the
+changelog would not take. A store that cannot write raises, and nothing may be folded after it. Never talks to Kafka,
+and imports nothing of Faust.
 """
 
 from __future__ import annotations
@@ -64,10 +65,12 @@ class Figures(Struct):
 class PartitionFold:
     """The fold of one partition into `tables`. One thread writes: nobody else may, beside `sent`."""
 
-    def __init__(self, partition: int, tables: Tables) -> None:
-        """Raises StoreError when the markers cannot be read."""
+    def __init__(self, partition: int, tables: Tables, entry_bytes: int | None = None) -> None:
+        """`entry_bytes` is the largest entry that the changelog takes, None where none is sent. Raises StoreError when
+        the markers cannot be read."""
         self.partition = partition
         self.tables = tables
+        self._entry_bytes = entry_bytes
         self.figures = Figures()
         self._letters = Letters(tables.database.handles)
         try:
@@ -117,7 +120,7 @@ class PartitionFold:
             log.error(
                 "event=record_set_aside topic=%s partition=%d offset=%d reason=%s",
                 *(topic.name.lower(), self.partition, offset, reason_of(error)),
-                exc_info=None if isinstance(error, DecodeError) else error,
+                exc_info=None if isinstance(error, (*DecodeError, ValueError)) else error,
             )
             record.unreadable(error)
             filled = self._filled(record, [])
@@ -135,6 +138,9 @@ class PartitionFold:
         self.set_asides.put(recorder, record.asides)
         recorder.put(marker_key(record.topic), encode_marker(marker), database.handles["meta"])
         entries = recorder.entries(marker.turn)
+        for key, value in entries:
+            if self._entry_bytes is not None and len(key) + len(value or b"") > self._entry_bytes:
+                raise ValueError(f"it makes an entry of {len(key) + len(value or b'')} bytes, of {self._entry_bytes}")
         batch.put(keys.u64(marker.turn), encode_entries(entries), database.handles["log"])
         return _Filled(batch, entries, ops, applied)
 

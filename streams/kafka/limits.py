@@ -6,6 +6,7 @@ is called: a source's id has no slash. The later of two that are set at once sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ankusa.admission import Admission
@@ -26,10 +27,13 @@ def tenant_of(key: str) -> str | None:
 
 
 def read_limit(value: bytes | None) -> RateLimit | None:
-    """The override that a record sets; None when it takes one back. Raises one of `records.DecodeError`."""
+    """The override that a record sets; None when it takes one back. Raises one of `records.DecodeError`, and ValueError
+    for one that no bucket can go by."""
     change = None if value is None else records.decode_limit_change(value)
     if change is None or change.rate is None or change.burst is None:
         return None
+    if not (0 < change.rate < math.inf and change.burst >= 1):
+        raise ValueError(f"a limit of {change.rate} per second and a burst of {change.burst}")
     return RateLimit(rate=change.rate, burst=change.burst)
 
 

@@ -40,6 +40,14 @@ def is_marker_key(key: bytes) -> bool:
     return key.startswith(_PREFIX)
 
 
+def check_marker(key: bytes, value: bytes) -> None:
+    """Raises ValueError, or one of `records.DecodeError`, where an entry is no marker of a topic that is known."""
+    if key[:-1] != _PREFIX:
+        raise ValueError("no marker's key")
+    Topic(key[-1])
+    decode_marker(value)
+
+
 class Markers:
     """The markers of one partition. Raises one of `records.DecodeError` on bytes that are no marker."""
 

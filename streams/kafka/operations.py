@@ -156,8 +156,14 @@ class KafkaOperations:
             replays=None if isinstance(kept, StoreUnavailable) else figures.jobs_by_state(kept),
             gated=dict(self._gated.total) if isinstance(kept, StoreUnavailable) else self._gated.count(kept),
             claim_check=figures.claim_check(dispatcher),
-            fold=fold_figures(services.owned.folds.values()),
+            fold=fold_figures(services.owned.folds.values(), self._passed_over()),
         )
+
+    def _passed_over(self) -> int:
+        """Records of the topics that are followed and not folded, which could not be read."""
+        services = self._services
+        followed = 0 if services.feed is None else services.feed.passed.count
+        return followed + services.source_rows.set_aside + services.dead_reader.passed.count
 
     def _lane_figures(self, tables: FleetTables) -> LaneFigures:
         healed, since, longest = self._services.healing.figures()
@@ -165,14 +171,14 @@ class KafkaOperations:
         return LaneFigures(*tables.lane_counts(), healed, longest, oldest_ms)
 
 
-def fold_figures(folds: Collection[PartitionFold]) -> FoldFigures:
-    """What a worker tells of the partitions it owns."""
+def fold_figures(folds: Collection[PartitionFold], passed_over: int = 0) -> FoldFigures:
+    """What a worker tells of the partitions it owns, and of what it has `passed_over` elsewhere."""
     return FoldFigures(
         partitions=len(folds),
         records=sum(fold.figures.records for fold in folds),
         rows=sum(fold.figures.rows for fold in folds),
         skipped=sum(fold.figures.skipped for fold in folds),
-        set_aside=sum(fold.set_asides.count for fold in folds),
+        set_aside=sum(fold.set_asides.count for fold in folds) + passed_over,
         refused_pages=sum(fold.figures.refused_pages for fold in folds),
         waiting=sum(fold.unsent_records for fold in folds),
     )

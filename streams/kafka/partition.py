@@ -23,8 +23,12 @@ from streams.kafka.changelog_reader import RestoreCancelledError, read_changelog
 from streams.kafka.folding import Folded, PartitionFold
 from streams.kafka.restoring import Restore, owner_entry, read_state
 from streams.kafka.sender import Acknowledge, Sender
+from streams.kafka.topics import hook_record_bytes
 
 log = logging.getLogger("ankusa.kafka")
+
+ENTRY_OVERHEAD_BYTES = 1024
+"""Of a batch of records around a changelog entry: some 80 bytes."""
 
 CLOSE_S = 2.0
 """How long a partition that goes waits for its last transaction. What is not sent then, the next owner folds again."""
@@ -127,7 +131,8 @@ def _restored(opening: Opening, number: int, sender: Sender, cancelled: Callable
     restore = Restore(opening.path(number), opening.open_tables, now_ms())
     try:
         read_changelog(opening.config, number, restore, cancelled)
-        fold = PartitionFold(number, restore.finish(opening.owner))
+        entry_bytes = hook_record_bytes(opening.config) - ENTRY_OVERHEAD_BYTES
+        fold = PartitionFold(number, restore.finish(opening.owner), entry_bytes)
     except BaseException:
         restore.tables.close()
         raise

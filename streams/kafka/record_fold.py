@@ -18,6 +18,9 @@ from schemas.records import (
     DecodeError,
     Envelope,
     Held,
+    JobPatch,
+    JobRecord,
+    JobStart,
     OutcomeBatch,
     Page,
     Purge,
@@ -29,6 +32,27 @@ from streams.kafka import places
 from streams.kafka.marker import Marker
 from streams.kafka.prefetch import Prefetched
 from streams.kafka.set_aside import SetAside, reason_of
+
+SINK_KEY_SLASHES = 3
+"""In `tenant/source/index/type`: keys are split at them, by whoever shows what is in the tables."""
+
+
+def _readable(envelope: Envelope) -> Envelope:
+    """Raises ValueError where the keys that are made of it could not be read again."""
+    if any(mark in name for name in (envelope.tenant_id, envelope.source_id) for mark in "/\0"):
+        raise ValueError("a tenant or source with a slash or NUL in its name")
+    if envelope.ordering_keys and len(envelope.ordering_keys) != len(envelope.sinks):
+        raise ValueError("ordering keys that are not the sinks'")
+    return envelope
+
+
+def _runnable(record: JobRecord) -> JobRecord:
+    """Raises ValueError where a replayer could not go by it."""
+    job_id = record.job.id if isinstance(record, JobStart) else record.id
+    rate = record.job.rate if isinstance(record, JobStart) else record.rate if isinstance(record, JobPatch) else None
+    if not job_id or (rate is not None and rate < 1):
+        raise ValueError("a job without an id, or with a rate below 1")
+    return record
 
 
 def epoch_of(offset: int) -> int:
@@ -71,7 +95,7 @@ class RecordFold:
             case Topic.OUTCOMES:
                 return self._outcomes(value)
             case Topic.REPLAYS:
-                return fold.fold_job(records.decode_job_record(value), self._tables)
+                return fold.fold_job(_runnable(records.decode_job_record(value)), self._tables)
             case Topic.QUARANTINE:
                 return self._pen(value)
             case Topic.LIMITS:
@@ -90,8 +114,8 @@ class RecordFold:
         hooks: list[tuple[Envelope, bytes, bytes] | None] = []
         for index, (envelope, body) in enumerate(framed):
             try:
-                hooks.append((records.decode_envelope(envelope), envelope, body))
-            except DecodeError as error:
+                hooks.append((_readable(records.decode_envelope(envelope)), envelope, body))
+            except (*DecodeError, ValueError) as error:
                 hooks.append(None)
                 self._set_aside(f"hook {index}: {reason_of(error)}")
         self._hooks = hooks
@@ -111,6 +135,8 @@ class RecordFold:
                 self.refused = True
                 return []
             case OutcomeBatch():
+                if any(move.key.count("/") != SINK_KEY_SLASHES for move in record.breakers):
+                    raise ValueError("a breaker of no sink key")
                 rows = Prefetched(tables, [(item.seq, item.sink) for item in record.items])
                 return fold.fold_outcomes(record, marker.turn, marker.at, rows)
             case _:

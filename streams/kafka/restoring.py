@@ -23,7 +23,7 @@ from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import DecodeError, Row
 from streams.kafka.changelog import FAMILY_OF, PACKED, Entry, decode_pack
-from streams.kafka.marker import Marker, Markers, decode_marker, is_marker_key
+from streams.kafka.marker import Marker, Markers, check_marker, decode_marker, is_marker_key
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -110,7 +110,7 @@ class Restore:
         """The next entries; `following` is the offset after them. False when the store had to be emptied: read again
         from `start`. Raises StoreError, UnreadableChangelogError among them."""
         for key, value in entries:
-            if key[:1] == OWNER and self._parted(key):
+            if key[:1] == OWNER and value is not None and self._parted(key):
                 self.empty()
                 return False
             if key[:1] == b"m" and is_marker_key(key[1:]) and value is not None:
@@ -126,10 +126,12 @@ class Restore:
 
     def _parted(self, key: bytes) -> bool:
         """Whether the entry says that another owner went on from less than these tables hold."""
-        owner = key[9:].decode()
+        try:
+            owner, went_on_from = key[9:].decode(), keys.read_u64(key[1:])
+        except DecodeError as error:
+            raise UnreadableChangelogError(f"an owner's entry cannot be decoded: {error}") from error
         if owner == self._state.owner:
             return False
-        went_on_from = keys.read_u64(key[1:])
         if went_on_from < self._turn and self._held_back is not None:
             log.warning("event=store_parted path=%s turn=%d went_on_from=%d", self._path, self._turn, went_on_from)
             return True
@@ -182,6 +184,8 @@ def put_entries(tables: Tables, batch: Batch, entries: Mapping[bytes, bytes | No
         if key[:1] == OWNER:
             continue
         family = FAMILY_OF.get(key[:1])
+        if family is None and value is None:
+            continue  # whatever it was, it is gone
         if family is None:
             raise UnreadableChangelogError(
                 f"the changelog holds {key[:1]!r} entries: a newer release wrote it, and has to read it"
@@ -193,10 +197,12 @@ def put_entries(tables: Tables, batch: Batch, entries: Mapping[bytes, bytes | No
             if family in _OPERATIONS:
                 was = tables.database.get_many(family, [key for key, _ in found])
                 for (key, value), before in zip(found, was, strict=True):
+                    if value is None and before is None:
+                        continue
                     ops.extend(_OPERATIONS[family](key, value, before))
             else:
                 _put_plain(tables, batch, family, found)
-        except DecodeError as error:
+        except (*DecodeError, ValueError) as error:
             raise UnreadableChangelogError(f"an entry of {family} cannot be decoded: {error}") from error
     return ops
 
@@ -210,6 +216,10 @@ def _put_plain(tables: Tables, batch: Batch, family: str, found: Sequence[Entry]
         elif value is None:
             batch.delete(key, handle)
         else:
+            if family in _READ:
+                _READ[family](value)
+            if family == "meta" and is_marker_key(key):
+                check_marker(key, value)
             batch.put(key, value, handle)
 
 
@@ -217,7 +227,7 @@ def _row(key: bytes, value: bytes | None, before: bytes | None) -> list[operatio
     seq, sink = keys.split_row_key(key)
     was: Row | None = None if before is None else records.decode_row(before)
     row = None if value is None else records.decode_row(value)
-    return [] if row is None and was is None else [operations.PutRow(seq, sink, row, was)]
+    return [operations.PutRow(seq, sink, row, was)]
 
 
 def _lane(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
@@ -229,22 +239,28 @@ def _lane(key: bytes, value: bytes | None, before: bytes | None) -> list[operati
 def _dedupe(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
     name = key.decode()
     if value is None:
-        return [] if before is None else [operations.DropDedupe(name, keys.read_u64(before))]
+        return [operations.DropDedupe(name, keys.read_u64(before or b""))]
     was = None if before is None else keys.read_u64(before)
     return [operations.PutDedupe(name, value[8:].decode(), keys.read_u64(value), was)]
 
 
 def _held(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:
     if value is None:
-        if before is None:
-            return []
-        size_bytes = sum(len(part) for part in records.unframe_hook(before))
+        size_bytes = sum(len(part) for part in records.unframe_hook(before or b""))
         return [operations.DropHeld(keys.read_u64(key), key[8:].decode(), size_bytes)]
     if before is not None:
         return []  # a held hook never changes, and is counted
     envelope, body = records.unframe_hook(value)
     return [operations.PutHeld(records.decode_held(envelope), envelope, body)]
 
+
+_READ: Mapping[str, Callable[[bytes], object]] = {
+    "jobs": records.decode_job,
+    "breakers": records.decode_breaker,
+    "packs": records.decode_check_in,
+    "limits": records.decode_limit_change,
+}
+"""What is rare, and would be found to be unreadable when it is too late to say so."""
 
 _OPERATIONS: Mapping[str, Callable[[bytes, bytes | None, bytes | None], list[operations.Op]]] = {
     "rows": _row,

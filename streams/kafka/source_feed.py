@@ -2,13 +2,15 @@
 
 Owns one consumer and its thread. Everything up to the topic's end is told at once, as the whole; each change after it
 as it comes. A source that cannot be read at the start ends the edge, unless `source_store.ignore_unreadable` says
-otherwise; one that changes to something unreadable later stays as it was. It writes nothing, and commits no offset.
+otherwise; one that changes to something unreadable later stays as it was. What is no record of this topic at all is
+passed over. It writes nothing, and commits no offset.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,6 +26,7 @@ from schemas.edge_update import EdgeUpdate
 from schemas.records import DecodeError, SourceChange, decode_source_change
 from streams.kafka import limits
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.set_aside import PassedOver, reason_of
 from streams.kafka.source_rows import Heard, is_question
 from streams.kafka.topic_end import TopicEnd
 from streams.kafka.topics import TopicNames
@@ -31,6 +34,9 @@ from streams.kafka.topics import TopicNames
 log = logging.getLogger("ankusa.edge")
 
 Stored = Callable[[Mapping[str, SourceChange | None]], None]
+
+_SOURCE_ID = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\Z")
+"""Of a tenant and a name (`schemas.config.Name`). What is under another key was never a source."""
 
 POLL_S = 0.5
 """How long the thread waits for a change in one go, and so a close for the thread."""
@@ -76,6 +82,7 @@ class SourceFeed:
         self._kept: dict[str, SourceChange | None] = {}
         self._limits: dict[str, RateLimit | None] = {}
         self._unreadable: dict[str, str] = {}
+        self.passed = PassedOver(self._topic)
         self.end = TopicEnd(self._topic)
         self.read: asyncio.Future[None] = self._loop.create_future()
         """Done when the topic has been read to its end."""
@@ -129,31 +136,37 @@ class SourceFeed:
         return None
 
     def _take_record(self, message: Message) -> None:
-        key, value = message.key(), message.value()
-        source_id = key.decode("utf-8", "replace") if isinstance(key, bytes) else ""
-        if (tenant_id := limits.tenant_of(source_id)) is not None:
-            self._read_limit(tenant_id, value)
-            return
-        if is_question(source_id):
-            self._hand(partial(self._heard, source_id), value)
-            return
-        if not self._managed:
-            return
+        try:
+            self._take_entry((message.key() or b"").decode(), message.value())
+        except Exception as error:  # whatever it is, it is this record's alone: the one before holds
+            self.passed.add(0, message.offset(), reason_of(error))
+
+    def _take_entry(self, key: str, value: bytes | None) -> None:
+        """What a key says now. Raises what reading it raises."""
+        if (tenant_id := limits.tenant_of(key)) is not None:
+            self._limits[tenant_id] = limits.read_limit(value)
+        elif is_question(key):
+            self._hand(partial(self._heard, key), value)
+        elif self._managed:
+            self._take_source(key, value)
+
+    def _take_source(self, source_id: str, value: bytes | None) -> None:
+        if _SOURCE_ID.match(source_id) is None:
+            raise ValueError("its key is no source's")
         self._unreadable.pop(source_id, None)
         try:
             change = None if value is None else decode_source_change(value)
+            if change is not None and change.source_id != source_id:
+                raise ValueError("a source under the key of another")
             self._changes[source_id] = None if change is None else self._source(change)
             self._kept[source_id] = None if change is None or change.spec is None else change
         except UnreadableError as unread:
             self._unreadable[source_id] = str(unread)
-        except DecodeError:
-            self._unreadable[source_id] = "is damaged"
-
-    def _read_limit(self, tenant_id: str, value: bytes | None) -> None:
-        try:
-            self._limits[tenant_id] = limits.read_limit(value)
-        except DecodeError:  # the one before holds
-            log.error("event=limit_ignored tenant=%s reason=is damaged", tenant_id)
+            raise
+        except (*DecodeError, ValueError):
+            if source_id not in self._changes:
+                self._unreadable[source_id] = "is damaged"
+            raise
 
     def _source(self, change: SourceChange) -> ManagedSource | None:
         return None if change.spec is None else specs.read(change, self._seal, self._retry).source

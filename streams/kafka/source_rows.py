@@ -20,6 +20,7 @@ from ankusa.store.errors import StoreError
 from schemas.records import DecodeError, Topic, encode
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.places import partition_of
+from streams.kafka.set_aside import reason_of
 
 log = logging.getLogger("ankusa.sources")
 
@@ -84,6 +85,8 @@ class SourceRows:
         self._asked: dict[str, _Asked] = {}
         self._answers: set[asyncio.Task[None]] = set()
         self.answer_s = ANSWER_S
+        self.set_aside = 0
+        """Questions and answers that could not be read."""
 
     # -- asking -------------------------------------------------------------------
 
@@ -126,14 +129,17 @@ class SourceRows:
                 self._heard_ask(key, value)
             else:
                 self._heard_answer(key, value)
-        except DecodeError:
-            log.error("event=question_ignored key=%s reason=is damaged", key)
+        except (*DecodeError, ValueError) as error:
+            self.set_aside += 1
+            log.error("event=question_ignored key=%s reason=%s", key, reason_of(error))
 
     def _heard_ask(self, key: str, value: bytes | None) -> None:
         if value is None:
             self._open.pop(key.removeprefix(ASK), None)
             return
         ask = decode_ask(value)
+        if key != f"{ASK}{ask.id}":
+            raise ValueError("a question under the key of another")
         if ask.at < self._fleet.now() - OPEN_MS:
             self._drop([key])
             return
@@ -143,10 +149,10 @@ class SourceRows:
     def _heard_answer(self, key: str, value: bytes | None) -> None:
         if value is None:
             return
-        ask_id, number = key.removeprefix(TOLD).split("/", 1)
-        told = decode_told(value)
+        ask_id, place = key.removeprefix(TOLD).split("/", 1)
+        number, told = int(place), decode_told(value)
         if (asked := self._asked.get(ask_id)) is not None:
-            asked.take(int(number), told)
+            asked.take(number, told)
         elif told.at < self._fleet.now() - OPEN_MS:
             self._drop([key])
 

@@ -1,4 +1,4 @@
-"""A worker process that folds, on a real broker: killed, without its disk, beside another, and fed with poison."""
+"""A worker process that folds, on a real broker: killed, without its disk, and beside another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka import places
-from streams.kafka.folding import PartitionFold
-from tests.kafka.folding import FOLDED_TOPICS, Fleet, WorkerProcess, same, until
-from tests.unit.kafka.records import holds, hooks
+from tests.kafka.folding import Fleet, WorkerProcess, same, until
+from tests.unit.kafka.records import hooks
 from tests.unit.store.entries import AT
 
 
@@ -91,28 +90,6 @@ def test_a_killed_worker_leaves_what_a_refold_makes(broker: str, tmp_path: Path)
     for number in range(fleet.partitions):
         same(kept[number], wanted[number])
         same(restored[number], wanted[number])
-
-
-def test_poison_on_every_topic_stops_nothing(broker: str, tmp_path: Path) -> None:
-    fleet = Fleet(broker, partitions=1)
-    poison = [b"", b"\xc1", b"\x01\xff", records.encode(["outcomes", 7])]
-    for topic in FOLDED_TOPICS:
-        fleet.send(topic, ((0, value) for value in poison))
-    fleet.send(Topic.OUTCOMES, [(0, None)])
-    commits(fleet, count=1, size=3)
-    fleet.send(Topic.QUARANTINE, [(0, holds("held")[0])])
-    worker = WorkerProcess(fleet, tmp_path / "worker")
-    until(fleet.everything_committed, "everything is committed")
-    assert worker.stop() == 0, worker.output()
-    tables = Tables(worker.data / "partitions" / "0")
-    fold = PartitionFold(0, tables)
-    set_aside = {(aside.topic, aside.offset) for aside in fold.set_asides.kept()}
-    expected = {(topic, offset) for topic in FOLDED_TOPICS for offset in range(len(poison))}
-    assert set_aside == expected | {(Topic.OUTCOMES, len(poison))}
-    assert fold.set_asides.count == len(expected) + 1
-    assert tables.counts.total()[0] == 6
-    assert tables.pen_size()[0] == 1
-    tables.close()
 
 
 def test_a_replayed_insert_does_not_bring_back_what_was_settled(broker: str, tmp_path: Path) -> None:

@@ -79,5 +79,5 @@ def test_a_damaged_one_leaves_the_last_and_sources_of_files_need_no_source_store
     producer.close()
     with serving(tmp_path, fleet.config, egress={"allow": ["192.0.2.0/24"]}) as served:
         assert taken(served) == 1
-        assert "event=limit_ignored tenant=default" in served.log()
+        assert f"event=record_set_aside topic={fleet.names.sources} partition=0 offset=1" in served.log()
         assert "event=limits_taken tenants=2" in served.log()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas import records
 from schemas.records import (
+    Breaker,
+    BreakerMove,
     Change,
     ChangeAction,
     ChangeKind,
@@ -31,10 +35,11 @@ from schemas.records import (
 )
 from streams.kafka import places
 from streams.kafka.changelog import FAMILY_OF
+from streams.kafka.folding import PartitionFold
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.set_aside import KEPT
 from tests.unit.kafka.records import PARTITION, Partition, commit, holds, hooks
-from tests.unit.store.entries import AT, hook
+from tests.unit.store.entries import AT, held, hook
 
 
 @pytest.fixture
@@ -144,10 +149,11 @@ def test_entries_are_kept_until_they_are_sent(partition: Partition) -> None:
     assert list(partition.fold.unsent()) == [(3, list(folded[2].entries))]
 
 
+ODD_BREAKER = records.encode(OutcomeBatch((), (BreakerMove("nobody's", Breaker(failures=1, at=AT)),)))
 POISON = {
     Topic.HOOKS: [b"", b"\x01", b"\x02" + b"\0" * 20, hooks("x")[:-1], None],
-    Topic.OUTCOMES: [b"", b"\xc1", records.encode(["outcomes", "x"]), None, outcome(-1, OutcomeKind.DEAD)],
-    Topic.REPLAYS: [b"", b"\xff\xff", records.encode({"type": "start"})],
+    Topic.OUTCOMES: [b"", b"\xc1", records.encode(["outcomes", "x"]), None, outcome(-1, OutcomeKind.DEAD), ODD_BREAKER],
+    Topic.REPLAYS: [b"", b"\xff\xff", records.encode({"type": "start"}), job("")],
     Topic.QUARANTINE: [b"", b"\x01\0", records.encode(["purge", 1]), None],
     Topic.LIMITS: [b"", records.encode([1, 2, 3, 4])],
     Topic.AUDIT: [b"", records.encode([99])],
@@ -170,6 +176,30 @@ def test_poison_is_set_aside_and_stops_nothing(partition: Partition, topic: Topi
     partition.add(Topic.HOOKS, hooks("b"))
     assert partition.tables.counts.total() == (2, 0, 0)
     assert partition.fold.set_asides.count == 1
+
+
+def test_what_the_changelog_would_not_take_is_set_aside(partition: Partition) -> None:
+    """It would be sent again and again, and the partition would stand still for ever."""
+    bound = len(hooks("a")) + 500
+    partition.fold = PartitionFold(PARTITION, partition.tables, entry_bytes=bound)
+    partition.add(Topic.QUARANTINE, commit(held("large", body=b"x" * bound)))
+    partition.add(Topic.QUARANTINE, commit(held("small")))
+    assert partition.tables.pen_size()[0] == 1
+    (aside,) = partition.fold.set_asides.kept()
+    assert aside.reason.startswith("ValueError: it makes an entry of ")
+    assert all(len(key) + len(value or b"") <= bound for _, sent in partition.fold.unsent() for key, value in sent)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tenant_id": "a/b"}, {"tenant_id": "a\0b"}, {"source_id": "a/b"}, {"ordering_keys": ("k", "k")}],
+    ids=str,
+)
+def test_a_hook_whose_keys_could_not_be_read_again_is_set_aside(partition: Partition, changes: dict[str, Any]) -> None:
+    odd = records.encode(msgspec.structs.replace(hook("odd")[0], **changes))
+    partition.add(Topic.HOOKS, records.encode_commit(AT, [(odd, b"{}"), (hook("b")[1], b"{}")]))
+    assert partition.fold.set_asides.count == 1
+    assert partition.tables.counts.total() == (1, 0, 0)
 
 
 def test_a_hook_that_cannot_be_read_leaves_the_others_of_its_commit(partition: Partition) -> None:

@@ -13,6 +13,7 @@ from schemas import records
 from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka.changelog import Entry
 from streams.kafka.folding import PartitionFold
+from streams.kafka.marker import Marker
 from streams.kafka.restoring import STALE_MS, Restore, UnreadableChangelogError, owner_entry, read_state
 from tests.unit.kafka.records import PARTITION, Partition, holds, hooks
 from tests.unit.store.entries import AT
@@ -143,6 +144,17 @@ def test_a_held_hook_is_counted_once_however_often_it_is_read(tmp_path: Path) ->
         ((b"l" + b"lane", b"\xc1"), "an entry of lanes cannot be decoded"),
         ((b"i" + keys.u64(1), b"\xc1"), "an entry of ids cannot be decoded"),
         ((b"mmarker/\x01", b"\xc1"), "a marker of the changelog cannot be decoded"),
+        ((b"mmarker/\xff", records.encode(Marker(1, AT, 1))), "an entry of meta cannot be decoded"),
+        ((b"mmarker/", records.encode(Marker(1, AT, 1))), "an entry of meta cannot be decoded"),
+        ((b"jj1", b"\xc1"), "an entry of jobs cannot be decoded"),
+        ((b"ba/b/0/http", b""), "an entry of breakers cannot be decoded"),
+        ((b"kpack", b"\xc1"), "an entry of packs cannot be decoded"),
+        ((b"tacme", b"\x93"), "an entry of limits cannot be decoded"),
+        ((b"dkey", b"\0"), "an entry of dedupe cannot be decoded"),
+        ((b"p", b"\0"), "an entry of pen cannot be decoded"),
+        ((b"r", b""), "an entry of rows cannot be decoded"),
+        ((b"o", b""), "an owner's entry cannot be decoded"),
+        ((b"o" + keys.u64(1) + b"\xff", b""), "an owner's entry cannot be decoded"),
         ((b"?" + b"what", b""), "a newer release wrote it"),
     ],
 )
@@ -150,4 +162,15 @@ def test_an_entry_that_cannot_be_read_is_refused(tmp_path: Path, entry: Entry, r
     restore = Restore(tmp_path / "7", Tables, AT)
     with pytest.raises(UnreadableChangelogError, match=reason):
         restore.take([entry], 1)
+    assert restore.start == 0
     restore.tables.close()
+
+
+def test_what_was_taken_back_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    """The way out for an operator: a tombstone under the key of what cannot be read, once compaction has been."""
+    restore = Restore(tmp_path / "7", Tables, AT)
+    for key in (b"?what", b"r", b"p", b"dkey", b"l\xff", b"o", b"i"):
+        assert restore.take([(key, None)], 1)
+    tables = restore.finish("next")
+    assert tables.counts.total() == (0, 0, 0)
+    tables.close()
