@@ -27,6 +27,10 @@ TRANSACTION_BYTES = 4 << 20
 """A transaction takes the records that wait, up to these: some tens of milliseconds of work, and what a partition may
 hold in librdkafka's queue."""
 
+GATHER_S = 0.05
+"""Between two transactions of a partition while less than a whole one waits: one costs the brokers and this process the
+same for one record as for a hundred. Nothing waits for it but the commit of offsets, a second apart."""
+
 QUEUE_BYTES = 16 << 20
 """Entries that wait for their transaction. Past it the fold of the partition waits: the store is as far ahead of its
 changelog as this allows."""
@@ -124,6 +128,8 @@ class Sender:
                 self._changed.clear()
                 while (batch := self._next()) or self._probes:
                     await self._send(batch)
+                    if self._queued_bytes < TRANSACTION_BYTES:
+                        await asyncio.sleep(GATHER_S)
         except ChangelogLostError as error:
             self._fail(str(error))
         except Exception as error:  # whatever it is: a sender that has ended must not look like one that waits
