@@ -12,7 +12,7 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import accept, deliver, end_to_end, kafka_fold, lane, scan
+from tests.bench import accept, deliver, end_to_end, kafka_accept, kafka_deliver, kafka_fold, kafka_shares, lane, scan
 
 BENCHES = {
     "accept": accept.run,
@@ -21,6 +21,9 @@ BENCHES = {
     "lane": lane.run,
     "scan": scan.run,
     "kafka_fold": kafka_fold.run,
+    "kafka_shares": kafka_shares.run,
+    "kafka_accept": kafka_accept.run,
+    "kafka_deliver": kafka_deliver.run,
 }
 
 

@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
         tables.close()
     for name, found in results.items():
         print(line(name, found))
-    rate, p99_ms = _rate(results["ankusa"]), _p99_ms(results["ankusa"])
+    rate, p99_ms = median_rate(results["ankusa"]), _p99_ms(results["ankusa"])
     for name in ("empty server", "uvicorn, empty"):
-        ratio, slower = rate / _rate(results[name]), p99_ms / _p99_ms(results[name])
+        ratio, slower = rate / median_rate(results[name]), p99_ms / _p99_ms(results[name])
         print(f"against {name}: ratio {ratio:.2f}, p99 ratio {slower:.1f}")
     last = len(results["ankusa"][-1].latencies_ms)
     spent = ", ".join(f"{name} {seconds / last * 1e6:.0f}" for name, seconds in node_us.items())
@@ -83,7 +83,7 @@ def load(port: int, seconds: float) -> Result:
     return uvloop.run(Load("127.0.0.1", port, signed_request(port), CONNECTIONS).closed(seconds))
 
 
-def _rate(results: Sequence[Result]) -> float:
+def median_rate(results: Sequence[Result]) -> float:
     return statistics.median(result.rate for result in results)
 
 
@@ -95,6 +95,6 @@ def line(name: str, results: Sequence[Result]) -> str:
     answers = sum((result.answers for result in results), Counter[int]())
     p50_ms = statistics.median(result.percentile(0.5) for result in results)
     return (
-        f"{name}: {_rate(results):,.0f}/s ({', '.join(f'{result.rate:,.0f}' for result in results)}), "
+        f"{name}: {median_rate(results):,.0f}/s ({', '.join(f'{result.rate:,.0f}' for result in results)}), "
         f"p50 {p50_ms:.1f} ms, p99 {_p99_ms(results):.1f} ms, answers {dict(answers)}"
     )

@@ -36,17 +36,17 @@ BODY = b'{"order": 1234567, "state": "paid", "items": [1, 2, 3, 4], "note": "' +
 
 def run(arguments: argparse.Namespace) -> None:
     rows = LARGE_ROWS if arguments.large else ROWS
-    commits = rows // SIZE
+    count = rows // SIZE
     with Folder() as folder:
-        alone = _without_kafka(folder / "alone", commits)
+        alone = _without_kafka(folder / "alone", count)
         (folder / "broker").mkdir()
         broker = start(folder / "broker")
         try:
             fleet = Fleet(address(broker), partitions=PARTITIONS)
             with_kafka = {}
             for name, (topic, made) in RECORDS.items():
-                fleet.send(topic, made(commits))  # all of it before the worker starts: it has the cores
-                with_kafka[name] = uvloop.run(_with_kafka(fleet, folder / "worker", commits * SIZE))
+                fleet.send(topic, made(count))  # all of it before the worker starts: it has the cores
+                with_kafka[name] = uvloop.run(_with_kafka(fleet, folder / "worker", count * SIZE))
         finally:
             broker.stop()
     for name, (rate, cpu_us) in with_kafka.items():
@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"(ratio {rate / rate_alone:.2f}); CPU {cpu_us:.0f} us and {cpu_us_alone:.0f} us a row")
 
 
-def _hooks(commits: int) -> Iterator[tuple[int, bytes]]:
-    for commit in range(commits):
+def commits(count: int) -> Iterator[tuple[int, bytes]]:
+    for commit in range(count):
         framed = []
         for index in range(SIZE):
             hook_id = f"{commit:030d}-{index:05d}"
@@ -67,8 +67,8 @@ def _hooks(commits: int) -> Iterator[tuple[int, bytes]]:
         yield commit % PARTITIONS, records.encode_commit(AT, framed)
 
 
-def _outcomes(commits: int) -> Iterator[tuple[int, bytes]]:
-    for commit in range(commits):
+def _outcomes(count: int) -> Iterator[tuple[int, bytes]]:
+    for commit in range(count):
         number, offset = commit % PARTITIONS, commit // PARTITIONS
         seqs = (records.seq_of(places.log_offset(number, offset), index) for index in range(SIZE))
         items = tuple(Outcome(seq, 0, 0, OutcomeKind.DELIVERED, AT, AT, 1) for seq in seqs)
@@ -76,7 +76,7 @@ def _outcomes(commits: int) -> Iterator[tuple[int, bytes]]:
 
 
 RECORDS: Mapping[str, tuple[Topic, Callable[[int], Iterator[tuple[int, bytes]]]]] = {
-    "commits": (Topic.HOOKS, _hooks),
+    "commits": (Topic.HOOKS, commits),
     "outcomes": (Topic.OUTCOMES, _outcomes),
 }
 
@@ -92,18 +92,18 @@ class _Stopwatch:
         return rows / seconds, cpu_s * 1e6 / rows
 
 
-def _without_kafka(folder: Path, commits: int) -> dict[str, tuple[float, float]]:
+def _without_kafka(folder: Path, count: int) -> dict[str, tuple[float, float]]:
     memory = StoreMemory.shared(PARTITIONS)
     tables = [Tables(folder / str(number), memory) for number in range(PARTITIONS)]
     folds = [PartitionFold(number, store) for number, store in enumerate(tables)]
     rates = {}
     for name, (topic, made) in RECORDS.items():
-        values = list(made(commits))
+        values = list(made(count))
         watch = _Stopwatch()
         for place, (number, value) in enumerate(values):
             folded = folds[number].fold(topic, place // PARTITIONS, AT, value)
             folds[number].sent(folded.turn, folded.turn, 0, AT)
-        rates[name] = watch.figures(commits * SIZE)
+        rates[name] = watch.figures(count * SIZE)
     for store in tables:
         store.close()
     return rates

@@ -54,6 +54,10 @@ class Sink:
         wait_for_port(self.port)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/sink"
 

@@ -83,6 +83,10 @@ class Server:
             self.stop()
             raise
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         """End it as a crash does, with nothing said or written."""
         self._process.kill()
