@@ -26,7 +26,7 @@ from streams.kafka.partition import Opening, Partition
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.recovery import BulkRecovery
 from streams.kafka.transactions import Transactions
-from streams.kafka.transport import FETCH_WAIT_MS
+from streams.kafka.transport import FETCH_LEAST_BYTES, FETCH_WAIT_MS
 from streams.kafka.worker import Worker
 from tests.kafka.folding import Fleet, in_loop, until_async, worker
 from tests.unit.kafka.records import hooks
@@ -127,7 +127,8 @@ async def test_the_streams_begin_when_the_restore_is_done_and_faust_applies_no_c
         second.table.store.apply_changelog_batch([object()], None, None)  # what it may be handed amid a rebalance
         assert second.owned.tables[0].counts.total() == before
         # What a fetch for idle partitions waits, busy ones wait too.
-        assert second.app.consumer._thread._consumer._fetcher._fetch_max_wait_ms == FETCH_WAIT_MS
+        fetcher = second.app.consumer._thread._consumer._fetcher
+        assert (fetcher._fetch_max_wait_ms, fetcher._fetch_min_bytes) == (FETCH_WAIT_MS, FETCH_LEAST_BYTES)
         changelog = fleet.names.changelog
         assert {tp.topic for tp in second.app.consumer._paused_partitions} == {changelog}
 
