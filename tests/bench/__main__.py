@@ -12,7 +12,18 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import accept, deliver, end_to_end, kafka_accept, kafka_deliver, kafka_fold, kafka_shares, lane, scan
+from tests.bench import (
+    accept,
+    deliver,
+    end_to_end,
+    kafka_accept,
+    kafka_deliver,
+    kafka_end_to_end,
+    kafka_fold,
+    kafka_shares,
+    lane,
+    scan,
+)
 
 BENCHES = {
     "accept": accept.run,
@@ -20,6 +31,7 @@ BENCHES = {
     "end_to_end": end_to_end.run,
     "lane": lane.run,
     "scan": scan.run,
+    "kafka_end_to_end": kafka_end_to_end.run,
     "kafka_fold": kafka_fold.run,
     "kafka_shares": kafka_shares.run,
     "kafka_accept": kafka_accept.run,

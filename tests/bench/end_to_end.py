@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"ratio {result.rate / empty.rate:.2f}, undelivered then {undelivered}, drained in {drained:.1f} s")
             _count(result, sink)
             for rate in RATES:
-                _open(node, sink, rate, arguments.seconds)
+                open_loop(node.http, sink, rate, arguments.seconds)
         finally:
             node.stop()
             sink.stop()
@@ -48,9 +48,10 @@ def _drain(sink: Sink, count: int) -> float:
     return time.perf_counter() - began
 
 
-def _open(node: Node, sink: Sink, rate: int, seconds: float) -> None:
+def open_loop(port: int, sink: Sink, rate: int, seconds: float) -> None:
+    """Offer `rate` hooks a second to a port, and print when they came to the sink."""
     before = len(sink.lines())
-    load = Load("127.0.0.1", node.http, signed_request(node.http), CONNECTIONS)
+    load = Load("127.0.0.1", port, signed_request(port), CONNECTIONS)
     began_ms = time.time() * 1000  # noqa: TID251 - compared with the sink's wall clock
     result = uvloop.run(load.open(rate, seconds))
     _drain(sink, before + len(result.ids))
