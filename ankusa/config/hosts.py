@@ -7,7 +7,7 @@ silence.
 from __future__ import annotations
 
 from ankusa.config.problems import Problems, at_index, join
-from schemas.config import ClaimCheck, Kafka, KafkaSecurity, LogSettings, Node, Routes
+from schemas.config import ClaimCheck, Kafka, KafkaSecurity, LogSettings, Node
 
 KAFKA_ROLES = ("edge", "worker", "claim_check")
 LOCAL_ROLES = ("edge", "dispatch", "storage", "claim_check")
@@ -19,7 +19,7 @@ def has_admin(node: Node, log: LogSettings) -> bool:
     return log.type == "local" or "worker" in node.roles
 
 
-def check_host(node: Node, log: LogSettings, routes: Routes, claim_check: ClaimCheck, problems: Problems) -> None:
+def check_host(node: Node, log: LogSettings, claim_check: ClaimCheck, problems: Problems) -> None:
     """The roles and features against the kind of log."""
     known = KAFKA_ROLES if log.type == "kafka" else LOCAL_ROLES
     for index, role in enumerate(node.roles):
@@ -30,8 +30,6 @@ def check_host(node: Node, log: LogSettings, routes: Routes, claim_check: ClaimC
     if log.type == "kafka":
         if node.edges == 0:
             problems.add("node.edges", "0 is for the embedded node: with `log.type: kafka` give at least 1")
-        if routes.enabled:
-            problems.add("routes.enabled", "the route guard is not built yet for `log.type: kafka`")
         asked_for = claim_check != ClaimCheck() or "claim_check" in node.roles
         if asked_for and claim_check.store.type == "local" and claim_check.store.path is None:
             message = "is required with `log.type: kafka`: a directory that every worker and gateway mounts"

@@ -96,8 +96,8 @@ def _check(sections: dict[str, Any], sources: dict[str, Source], parts: list[Par
     if sections.keys() >= set(listening):
         node, log, http, admin, claim_check, routes = (sections[name] for name in listening)
         checks.check_listeners(node, log, http, admin, claim_check, routes, problems)
-    if sections.keys() >= {"node", "log", "routes", "claim_check"}:
-        check_host(sections["node"], sections["log"], sections["routes"], sections["claim_check"], problems)
+    if sections.keys() >= {"node", "log", "claim_check"}:
+        check_host(sections["node"], sections["log"], sections["claim_check"], problems)
     if "dispatch" in sections and not problems.under("dispatch.retry"):
         for name, source in sources.items():
             checks.check_retries(sections["dispatch"].retry, source, join("sources", name), problems)

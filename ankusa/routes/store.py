@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
 from ankusa import lifecycle
+from ankusa.changing import Changing
 from ankusa.clock import uuid7
 from ankusa.routes import spec as specs
 from ankusa.routes.answers import Duplicate, Invalid, NotFound, Refused, TooMany
@@ -28,8 +30,6 @@ log = logging.getLogger("ankusa.routes")
 
 IP_RULES_SUBJECT = "ip-rules"
 
-T = TypeVar("T")
-
 
 class RouteLog(Protocol):
     """Where routes are kept."""
@@ -40,8 +40,13 @@ class RouteLog(Protocol):
     def kept_routes(self) -> list[RouteRecord]:
         """The last change of every route there is, and of the ip rules. Raises StoreError."""
 
+    async def begin(self) -> None:
+        """A change comes next. What other nodes have changed is told (`RouteStore.follow`) before it returns, and one
+        of theirs that is stored from now on has this change refused. Raises StoreError."""
+
     async def change(self, record: RouteRecord, audit: Change | None) -> None:
-        """Store a change with its audit record, durably. Raises StoreError: then nothing of it is stored."""
+        """Store a change with its audit record, durably. Raises StoreError: then nothing of it is stored;
+        `changing.ContendedError` when another node has changed routes since `begin`."""
 
 
 Announce = Callable[[RouteRecord], Awaitable[None]]
@@ -65,19 +70,48 @@ class RouteStore:
                 self._routes[record.id] = record.route
         self._guard = Guard(self._routes, self.ip_rules)
         self._lock = asyncio.Lock()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._changing = Changing("route", log)
 
     async def plant(self) -> None:
         """Make the file's routes that are not there. Raises StoreError."""
         for seed in self._settings.seed:
             route = specs.seeded(seed, self._log.now())
+            if route.id not in self._routes:
+                await self._changing.carried(partial(self._plant, route))
+
+    async def _plant(self, route: Route) -> None:
+        async with self._lock:
+            await self._log.begin()
             if route.id in self._routes:
-                continue
+                return
             refused = self._refused(route)
             if refused is not None:
                 log.warning("event=seed_refused route=%s reason=%s", route.id, refused)
-                continue
+                return
             await self._put(route, ChangeAction.CREATED)
+
+    def follow(self, routes: Mapping[str, Route | None], rules: IpRules | None) -> None:
+        """Take up what was stored since, here or by another node: each route as it is now, None of one that is gone,
+        and the global rules, None where they are as they were."""
+        for route_id, route in routes.items():
+            if route is None:
+                self._drop(route_id)
+            else:
+                self._keep(route)
+        if rules is not None:
+            self._rule(rules)
+
+    def _keep(self, route: Route) -> None:
+        self._routes[route.id] = route
+        self._guard.put(route)
+
+    def _drop(self, route_id: str) -> None:
+        self._routes.pop(route_id, None)
+        self._guard.drop(route_id)
+
+    def _rule(self, rules: IpRules) -> None:
+        self.ip_rules = rules
+        self._guard.set_rules(rules)
 
     # -- reading ------------------------------------------------------------------
 
@@ -111,26 +145,27 @@ class RouteStore:
 
     async def create(self, body: Mapping[str, Any]) -> Route | Refused:
         """A new route, with the id it asks for or one of ours. Raises StoreError."""
-        return await self._carried(self._create(body))
+        return await self._changing.carried(lambda: self._create(body))
 
     async def replace(self, route_id: str, body: Mapping[str, Any]) -> tuple[Route, bool] | Refused:
         """Make or replace a route, whole; and whether it is new. Raises StoreError."""
-        return await self._carried(self._replace(route_id, body))
+        return await self._changing.carried(lambda: self._replace(route_id, body))
 
     async def patch(self, route_id: str, body: Mapping[str, Any]) -> Route | Refused:
         """Change some keys of a route. Raises StoreError."""
-        return await self._carried(self._patch(route_id, body))
+        return await self._changing.carried(lambda: self._patch(route_id, body))
 
     async def delete(self, route_id: str) -> NotFound | None:
         """Take a route away. Raises StoreError."""
-        return await self._carried(self._delete(route_id))
+        return await self._changing.carried(lambda: self._delete(route_id))
 
     async def set_ip_rules(self, body: Mapping[str, Any]) -> IpRules | Invalid:
         """Replace the global rules. Raises StoreError."""
-        return await self._carried(self._set_ip_rules(body))
+        return await self._changing.carried(lambda: self._set_ip_rules(body))
 
     async def _create(self, body: Mapping[str, Any]) -> Route | Refused:
         async with self._lock:
+            await self._log.begin()
             at = self._log.now()
             try:
                 route = specs.read_route(body, specs.read_id(body) or uuid7(at), at, None)
@@ -142,6 +177,7 @@ class RouteStore:
 
     async def _replace(self, route_id: str, body: Mapping[str, Any]) -> tuple[Route, bool] | Refused:
         async with self._lock:
+            await self._log.begin()
             before = self._routes.get(route_id)
             try:
                 if body.get("id", route_id) != route_id:
@@ -157,6 +193,7 @@ class RouteStore:
 
     async def _patch(self, route_id: str, body: Mapping[str, Any]) -> Route | Refused:
         async with self._lock:
+            await self._log.begin()
             before = self._routes.get(route_id)
             if before is None:
                 return NotFound()
@@ -168,20 +205,21 @@ class RouteStore:
 
     async def _delete(self, route_id: str) -> NotFound | None:
         async with self._lock:
+            await self._log.begin()
             before = self._routes.get(route_id)
             if before is None:
                 return NotFound()
             record = RouteChange(route_id, self._log.now(), None)
             audit = lifecycle.change(ChangeKind.ROUTE, route_id, ChangeAction.DELETED, record.at, specs.audited(before))
             await self._log.change(record, audit)
-            del self._routes[route_id]
-            self._guard.drop(route_id)
+            self._drop(route_id)
             await self._announce(record)
             log.info("event=route_deleted route=%s", route_id)
             return None
 
     async def _set_ip_rules(self, body: Mapping[str, Any]) -> IpRules | Invalid:
         async with self._lock:
+            await self._log.begin()
             try:
                 rules = specs.read_ip_rules(body)
             except InvalidError as error:
@@ -190,8 +228,7 @@ class RouteStore:
             entity = msgspec.to_builtins(rules)
             audit = lifecycle.change(ChangeKind.IP_RULES, IP_RULES_SUBJECT, ChangeAction.UPDATED, record.at, entity)
             await self._log.change(record, audit)
-            self.ip_rules = rules
-            self._guard.set_rules(rules)
+            self._rule(rules)
             await self._announce(record)
             log.info("event=ip_rules_set default=%s rules=%d", rules.default, len(rules.rules))
             return rules
@@ -207,20 +244,7 @@ class RouteStore:
         record = RouteChange(route.id, route.updated_at, route)
         audit = lifecycle.change(ChangeKind.ROUTE, route.id, action, route.updated_at, specs.audited(route))
         await self._log.change(record, audit)
-        self._routes[route.id] = route
-        self._guard.put(route)
+        self._keep(route)
         await self._announce(record)
         log.info("event=route_%s route=%s enabled=%s", action.name.lower(), route.id, route.enabled)
         return route
-
-    async def _carried(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a change to its end although the caller is cancelled: what is stored is announced."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:  # read: the caller may have gone
-            log.warning("event=route_change_failed reason=%s", error)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from ankusa.store.errors import StoreError
 from schemas.config import ManagedSource
 from schemas.records import Change, SourceChange
-
-
-class ContendedError(StoreError):
-    """Another node changes sources at this moment: what this change was judged by is not so any more."""
 
 
 class SourceLog(Protocol):
@@ -29,7 +24,7 @@ class SourceLog(Protocol):
 
     async def change(self, record: SourceChange, audit: Change | None) -> None:
         """Store a change with its audit record, durably. Raises StoreError: then nothing of it is stored;
-        ContendedError when another node has changed sources since `begin`."""
+        `changing.ContendedError` when another node has changed sources since `begin`."""
 
 
 class Deliveries(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ankusa import lifecycle
-from ankusa.clock import unguessable
+from ankusa.changing import Changing
 from ankusa.config import ConfigError
 from ankusa.config.managed import managed_source
 from ankusa.seal import Seal
@@ -29,7 +29,7 @@ from ankusa.source_store.answers import (
     TooMany,
     Unavailable,
 )
-from ankusa.source_store.ports import Announce, ContendedError, Deliveries, SourceLog
+from ankusa.source_store.ports import Announce, Deliveries, SourceLog
 from ankusa.source_store.spec import Entry, SecretsNeedKeyError, UnreadableError
 from schemas.config import Config, ManagedSource
 from schemas.records import ChangeAction, ChangeKind, SourceChange
@@ -39,12 +39,6 @@ log = logging.getLogger("ankusa.sources")
 NEEDS_KEY = (
     "holds a secret, and this node has no key to seal it with: set source_store.secret_key (`openssl rand -base64 32`)"
 )
-
-T = TypeVar("T")
-
-TRIES = 8
-AGAIN_MS = 400
-"""Nodes that change sources at once refuse each other; each tries again after its own time, up to this one."""
 
 
 class UnreadableSourcesError(Exception):
@@ -69,7 +63,7 @@ class SourceStore:
         self._entries: dict[str, Entry] = {}
         self._stale: list[str] = []
         self._lock = asyncio.Lock()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._changing = Changing("source", log)
         if self._writable:
             self._read(ignore=settings.ignore_unreadable)
         elif kept := len(source_log.kept_sources()):
@@ -106,7 +100,7 @@ class SourceStore:
         """Seal with the first key what an older one sealed, or none did. Raises StoreError."""
         stale, self._stale = self._stale, []
         for source_id in stale:
-            await self._tried(partial(self._reseal, source_id))
+            await self._changing.tried(partial(self._reseal, source_id))
         if stale:
             log.info("event=sources_resealed count=%d", len(stale))
 
@@ -142,18 +136,18 @@ class SourceStore:
 
     async def create(self, tenant: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any] | Refused:
         """A new source from its whole spec; as it is shown. Raises StoreError."""
-        return await self._carried(lambda: self._put(tenant, name, spec, new=True))
+        return await self._changing.carried(lambda: self._put(tenant, name, spec, new=True))
 
     async def replace(self, tenant: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any] | Refused:
         """Another spec for a source there is; as it is shown. Raises StoreError."""
-        return await self._carried(lambda: self._put(tenant, name, spec, new=False))
+        return await self._changing.carried(lambda: self._put(tenant, name, spec, new=False))
 
     async def delete(self, tenant: str, name: str, *, dead_letter: bool) -> Refused | None:
         """A source that has no unsettled row, or with `dead_letter` one whose waiting rows are killed first.
 
         A hook that is accepted meanwhile dies as `source_gone`. Raises StoreError.
         """
-        return await self._carried(lambda: self._delete(tenant, name, dead_letter=dead_letter))
+        return await self._changing.carried(lambda: self._delete(tenant, name, dead_letter=dead_letter))
 
     async def _put(self, tenant: str, name: str, spec: Mapping[str, Any], *, new: bool) -> dict[str, Any] | Refused:
         if not self._writable:
@@ -222,24 +216,3 @@ class SourceStore:
     async def _change(self, record: SourceChange, action: ChangeAction, shown: dict[str, Any]) -> None:
         audit = lifecycle.change(ChangeKind.SOURCE, record.source_id, action, record.at, shown)
         await self._log.change(record, audit)
-
-    async def _carried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a change to its end although the caller is cancelled: what is stored is announced."""
-        task = asyncio.get_running_loop().create_task(self._tried(work))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    async def _tried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Judged and stored anew while other nodes come in between. Raises StoreError."""
-        for _ in range(TRIES - 1):
-            try:
-                return await work()
-            except ContendedError:
-                await asyncio.sleep(unguessable() % AGAIN_MS / 1000)
-        return await work()
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:  # read: the caller may have gone
-            log.warning("event=source_change_failed reason=%s", error)

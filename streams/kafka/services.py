@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from ankusa.claim_check.check_ins import CheckIns
 from ankusa.claim_check.retention import Retention
@@ -20,6 +20,7 @@ from ankusa.config import reloadable_changes, taken_up
 from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
 from ankusa.replay.operator import Operator
+from ankusa.routes.store import RouteStore
 from ankusa.sinks.clients import HttpClients
 from ankusa.sinks.connections import Destinations
 from ankusa.sinks.contract import SinkClient
@@ -29,7 +30,7 @@ from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from schemas.config import Config, ManagedSource
 from schemas.edge_update import EdgeUpdate
-from schemas.records import SourceChange, Topic
+from schemas.records import RouteRecord, SourceChange, Topic
 from streams.kafka.bodies import Bodies
 from streams.kafka.dead_hooks import DeadHooks
 from streams.kafka.dead_reader import DeadReader
@@ -47,6 +48,8 @@ from streams.kafka.pack_host import KafkaPackHost
 from streams.kafka.reclaiming import Reclaiming
 from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
+from streams.kafka.route_host import KafkaRouteHost
+from streams.kafka.set_up_log import SetUpLog
 from streams.kafka.source_feed import SourceFeed
 from streams.kafka.source_host import KafkaSourceHost
 from streams.kafka.source_rows import SourceRows
@@ -100,6 +103,8 @@ class Services:
         self.source_rows = SourceRows(self.fleet, self.dispatcher, config.kafka.partitions)
         self.feed: SourceFeed | None = None
         self.source_store: SourceStore | None = None
+        self.routes: asyncio.Future[RouteStore] = asyncio.get_running_loop().create_future()
+        """The guard's routes, once they are read; never where it is off."""
         self.owned = owned
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -141,13 +146,20 @@ class Services:
     def _stored(self, changes: Mapping[str, SourceChange | None]) -> None:
         """Know what is kept of the sources that the API set up: all of it, then what has changed."""
         if self.source_store is None:
-            names, writer = TopicNames(self.config.kafka.prefix), SourceWriter(self.config)
-            assert self.feed is not None
-            host = KafkaSourceHost(names, writer, self.source_rows, self.fleet.now, self.feed.end.reached, changes)
+            host = KafkaSourceHost(self._set_up_log(), self.source_rows, self.fleet.now, changes)
             self.source_store = SourceStore(host, lambda: self.config, host, self._announce)
-            self._tasks.append(asyncio.get_running_loop().create_task(_resealed(self.source_store)))
+            self._tasks.append(asyncio.get_running_loop().create_task(_set_up(self.source_store.reseal)))
         else:
             self.source_store.follow(changes)
+
+    def _set_up_log(self) -> SetUpLog:
+        assert self.feed is not None
+        return SetUpLog(TopicNames(self.config.kafka.prefix), SourceWriter(self.config), self.feed.end.reached)
+
+    def _keep_routes(self) -> None:
+        store = RouteStore(KafkaRouteHost(self._set_up_log(), self.fleet.now), self.config.routes, _announced)
+        self._tasks.append(asyncio.get_running_loop().create_task(_set_up(store.plant)))
+        self.routes.set_result(store)
 
     async def _caught_up(self) -> None:
         assert self.feed is not None
@@ -158,11 +170,15 @@ class Services:
         self._take(EdgeUpdate(False, ((source_id, source),)))
 
     def _take(self, update: EdgeUpdate) -> None:
-        """Go by the sources that the API set up."""
+        """Go by what the API set up."""
+        if update.whole and self.config.routes.enabled:
+            self._keep_routes()
+        if self.routes.done():
+            self.routes.result().follow(dict(update.routes), update.ip_rules)
         unused: list[SinkClient] = []
         for source_id, source in update.sources:
             unused += self.sources.drop(source_id) if source is None else self.sources.put(source)
-        if update.whole:
+        if update.whole and self.config.source_store.type == "persistent":
             self._follow()
         self._close_later(unused, None)
         self.dispatcher.wake()
@@ -232,12 +248,17 @@ def topics(config: Config) -> dict[Topic, str]:
     }
 
 
-async def _resealed(store: SourceStore) -> None:
-    """As after a change of keys. What is left then is sealed anew after the next start."""
+async def _set_up(work: Callable[[], Awaitable[None]]) -> None:
+    """What a start changes of what is kept: sources sealed anew, routes of the file. What is left then is tried again
+    at the next one."""
     try:
-        await store.reseal()
+        await work()
     except StoreError as error:
-        log.warning("event=reseal_refused reason=%s", error)
+        log.warning("event=set_up_refused reason=%s", error)
+
+
+async def _announced(record: RouteRecord) -> None:
+    """Edges and other workers hear of it from the topic."""
 
 
 async def _close_all(sinks: list[SinkClient]) -> None:

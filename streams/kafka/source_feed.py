@@ -1,4 +1,4 @@
-"""The sources and limits that the API set up, as a node reads them: the compacted topic `sources`, to its end and on.
+"""What the API set up, as a node reads it: sources, routes and limits, in the compacted topic `sources`.
 
 Owns one consumer and its thread. Everything up to the topic's end is told at once, as the whole; each change after it
 as it comes. A source that cannot be read at the start ends the edge, unless `source_store.ignore_unreadable` says
@@ -26,6 +26,8 @@ from schemas.edge_update import EdgeUpdate
 from schemas.records import DecodeError, SourceChange, decode_source_change
 from streams.kafka import limits
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.route_host import PREFIX as ROUTE
+from streams.kafka.route_host import FollowedRoutes
 from streams.kafka.set_aside import PassedOver, reason_of
 from streams.kafka.source_rows import Heard, is_question
 from streams.kafka.topic_end import TopicEnd
@@ -82,6 +84,7 @@ class SourceFeed:
         self._kept: dict[str, SourceChange | None] = {}
         self._limits: dict[str, RateLimit | None] = {}
         self._unreadable: dict[str, str] = {}
+        self._routes = FollowedRoutes(config.routes)
         self.passed = PassedOver(self._topic)
         self.end = TopicEnd(self._topic)
         self.read: asyncio.Future[None] = self._loop.create_future()
@@ -106,7 +109,8 @@ class SourceFeed:
                 end = None
                 for message in _messages(consumer):
                     end = self._read(message)
-                if (self._told or end is not None) and (self._changes or self._limits or not self._told):
+                changed = bool(self._changes or self._limits or self._routes)
+                if changed if self._told else end is not None:
                     self._tell()
                 if end is not None:
                     self._hand(self.end.is_at, end)
@@ -147,6 +151,8 @@ class SourceFeed:
             self._limits[tenant_id] = limits.read_limit(value)
         elif is_question(key):
             self._hand(partial(self._heard, key), value)
+        elif key.startswith(ROUTE):
+            self._routes.take(key, value)
         elif self._managed:
             self._take_source(key, value)
 
@@ -174,26 +180,27 @@ class SourceFeed:
     def _tell(self) -> None:
         unreadable = [f"{source_id} {reason}" for source_id, reason in self._unreadable.items()]
         self._unreadable = {}
-        if unreadable and not self._told and not self._lenient:
-            reason = f"stored sources cannot be read: {', '.join(unreadable)}"
-            self._hand(self._fail, UnreadableSourcesError(reason))
+        guard = [] if self._told else sorted(self._routes.unreadable)  # without one of them too much may be let through
+        if guard or (unreadable and not self._told and not self._lenient):
+            reason = ", ".join([*unreadable, *(f"{key} is damaged" for key in guard)])
+            self._hand(self._fail, UnreadableSourcesError(f"stored sources cannot be read: {reason}"))
             self._closing.set()
             return
         for reason in unreadable:
             log.error("event=source_ignored source=%s", reason.replace(" ", " reason=", 1))
         overrides, self._limits = self._limits, {}
         self._hand(self._overridden, overrides)
-        if self._managed:
-            self._tell_sources()
+        if self._changes or self._routes or (self._managed and not self._told):
+            self._tell_update()
         self._told = True
 
-    def _tell_sources(self) -> None:
-        if self._told and not self._changes:
-            return
-        update = EdgeUpdate(whole=not self._told, sources=tuple(self._changes.items()))
+    def _tell_update(self) -> None:
+        routes, rules = self._routes.told()
+        update = EdgeUpdate(not self._told, tuple(self._changes.items()), routes, rules)
         kept = self._kept
         self._changes, self._kept = {}, {}
-        self._hand(self._stored, kept)
+        if self._managed:
+            self._hand(self._stored, kept)
         self._hand(self._taken, update)
 
     def _hand(self, call: Callable[..., object], value: object) -> None:
@@ -217,7 +224,8 @@ class SourceFeed:
         except Exception:
             log.exception("event=update_refused sources=%d", len(update.sources))  # the last one stands
         else:
-            log.info("event=sources_taken sources=%d whole=%s", len(update.sources), update.whole)
+            counts = len(update.sources), len(update.routes)
+            log.info("event=sources_taken sources=%d routes=%d whole=%s", *counts, update.whole)
 
     def _fail(self, error: UnreadableSourcesError) -> None:
         if not self.failed.done():

@@ -1,4 +1,4 @@
-"""One writer of sources at a time in a whole fleet, and its change with the audit record in one transaction.
+"""One writer of sources and routes at a time in a whole fleet, and its change with the audit record in one transaction.
 
 A change, in order: (1) `begin`: the brokers refuse every other writer's change that is not committed yet, and say where
 the topic `sources` ends, (2) whoever calls reads up to there and judges, (3) `commit`. Another writer that begins in
@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from ankusa.source_store.ports import ContendedError
+from ankusa.changing import ContendedError
 from ankusa.store.errors import StoreError
 from schemas.config import Config
 from streams.kafka.clients import client_log, client_settings
@@ -35,7 +35,7 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 
 class SourceWriter:
-    """The writer of one worker."""
+    """A writer of one worker, for one change at a time."""
 
     def __init__(self, config: Config) -> None:
         names = TopicNames(config.kafka.prefix)
@@ -84,5 +84,5 @@ class SourceWriter:
     def _error(self, error: KafkaException) -> StoreError:
         cause: KafkaError = error.args[0]
         if cause.code() in _FENCED:
-            return ContendedError("another worker changes sources at this moment")
+            return ContendedError("another worker changes sources or routes at this moment")
         return StoreError(f"{self._topic}: {cause.str()}")

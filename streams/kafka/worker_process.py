@@ -66,12 +66,14 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
     worker.start()
     log.info("event=worker_started owner=%s partitions=%d", worker.owner, config.kafka.partitions)
     reloads = loop.create_task(_reloads(services, app.state.tokens, stop, config_path, env))
-    ends = [loop.create_task(_failed(worker))]
+    routes = loop.create_task(_routes(services, app.state.tokens, opened))
+    ends = [loop.create_task(_failed(worker)), routes]
     if services.feed is not None:
         ends.append(loop.create_task(_unreadable(services)))
     status = await stop.wait(*ends)
     log.info("event=worker_stopping status=%d", status)
     reloads.cancel()
+    routes.cancel()
     await _close(opened)
     await services.stop()
     await worker.stop()
@@ -91,6 +93,19 @@ async def _listen(services: Services, opened: list[Listener]) -> FastAPI:
     opened += await listeners.admin(app, services.config)
     opened += await listeners.gateway(services.blobs, services.config)
     return app
+
+
+async def _routes(services: Services, tokens: Tokens, opened: list[Listener]) -> int:
+    """Open the listener of routes once they are read: until then it would deny that there are any. Ends only when it
+    cannot be had."""
+    store = await asyncio.shield(services.routes)
+    try:
+        opened.append(await listeners.routes(store, tokens, services.config))
+    except OSError as error:
+        log.critical("event=listen_failed reason=%s", error.strerror)
+        return FAILED_EXIT
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets it")
 
 
 async def _close(opened: list[Listener]) -> None:

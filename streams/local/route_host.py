@@ -18,5 +18,8 @@ class LocalRouteHost:
     def kept_routes(self) -> list[RouteRecord]:
         return [decode_route_record(value) for value in self._log.tables.set_up("routes").values()]
 
+    async def begin(self) -> None:
+        """Nobody else changes routes here."""
+
     async def change(self, record: RouteRecord, audit: Change | None) -> None:
         await self._log.change(record, audit)

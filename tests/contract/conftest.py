@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from tests.contract.embedded import embedded
+from tests.contract.guarded import EmbeddedGuarded, Guarded, KafkaGuarded
 from tests.contract.host import Host
 from tests.contract.kafka import kafka
 from tests.contract.kafka_log import ContractLog, contract_log
 from tests.kafka import cluster
+from tests.kafka.folding import Fleet
 
 HOSTS = ("embedded", "kafka")
 
@@ -25,11 +27,18 @@ PARTITIONS = 2
 """On Kafka rows are in two: whatever holds of one store has to hold over several."""
 
 Start = Callable[..., Host]
+MakeGuarded = Callable[..., Guarded]
 
 
 @pytest.fixture(scope="session")
-def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractLog]:
-    with cluster.running(tmp_path_factory.mktemp("kafka")) as broker, contract_log(broker) as log:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster.running(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def topics(broker: str) -> Iterator[ContractLog]:
+    with contract_log(broker) as log:
         yield log
 
 
@@ -48,3 +57,11 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
 def host(start: Start) -> Host:
     """A host with the default settings and no cap per sink."""
     return start()
+
+
+@pytest.fixture(params=HOSTS)
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> MakeGuarded:
+    """`guarded(**routes)`: a node with its route guard on."""
+    if request.param == "embedded":
+        return partial(EmbeddedGuarded, tmp_path)
+    return partial(KafkaGuarded, Fleet(request.getfixturevalue("broker"), partitions=1))

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from ankusa.changing import ContendedError
 from ankusa.source_store.answers import Exists
-from ankusa.source_store.ports import ContendedError
 from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from schemas.config import Config, Kafka, ManagedSource
 from schemas.config import SourceStore as Settings
 from schemas.records import ChangeAction, decode_change
+from streams.kafka.set_up_log import SetUpLog
 from streams.kafka.source_feed import SourceFeed
 from streams.kafka.source_host import KafkaSourceHost
 from streams.kafka.source_writer import SourceWriter
@@ -51,7 +52,8 @@ class Node:
             return
         names = TopicNames(self.config.kafka.prefix)
         rows: Any = Rows()
-        host = KafkaSourceHost(names, SourceWriter(self.config), rows, lambda: AT, self.feed.end.reached, changes)
+        kept_in = SetUpLog(names, SourceWriter(self.config), self.feed.end.reached)
+        host = KafkaSourceHost(kept_in, rows, lambda: AT, changes)
         self.store = SourceStore(host, lambda: self.config, host, _announce)
 
     async def ready(self) -> SourceStore:
@@ -133,8 +135,8 @@ async def test_brokers_that_are_away_refuse_a_change_with_the_reason(
     with pytest.raises(StoreError, match="sources"):
         await asyncio.to_thread(writer.begin)
     rows: Any = Rows()
-    monkeypatch.setattr("streams.kafka.source_host.FOLLOW_S", 0.05)
-    host = KafkaSourceHost(TopicNames("t."), Begins(), rows, lambda: AT, _never, {})
+    monkeypatch.setattr("streams.kafka.set_up_log.FOLLOW_S", 0.05)
+    host = KafkaSourceHost(SetUpLog(TopicNames("t."), Begins(), _never), rows, lambda: AT, {})
     with pytest.raises(StoreError, match=r"t\.sources is not read to its end"):
         await host.begin()
 

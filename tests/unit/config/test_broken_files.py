@@ -309,7 +309,12 @@ BROKEN = [
     ),
     ("a role of kafka without it", SOUND + "node: {roles: [worker]}", "node.roles[0]", "`log.type: kafka`"),
     ("no edge process", SOUND + "node: {roles: [edge], edges: 0}\nlog: {type: kafka}", "node.edges", "at least 1"),
-    ("routes on kafka", SOUND + ON_KAFKA.format("edge") + "routes: {enabled: true}", "routes.enabled", "not built yet"),
+    (
+        "a worker's routes on the port of its admin API",
+        SOUND + ON_KAFKA.format("worker") + "routes: {enabled: true, admin: {port: 4002}}",
+        "routes.admin.port",
+        "port of admin",
+    ),
     (
         "a claim check of a fleet on a disk of one",
         SOUND + ON_KAFKA.format("worker") + "claim_check: {retention_days: 3}",
