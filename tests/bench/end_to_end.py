@@ -38,10 +38,11 @@ def _saturate(node: Node, sink: Sink, seconds: float) -> tuple[Result, float, in
     load = Load("127.0.0.1", node.http, signed_request(node.http), CONNECTIONS)
     result = uvloop.run(load.closed(seconds))
     undelivered = len(result.ids) - len(sink.lines())
-    return result, _drain(sink, len(result.ids)), undelivered
+    return result, drain(sink, len(result.ids)), undelivered
 
 
-def _drain(sink: Sink, count: int) -> float:
+def drain(sink: Sink, count: int) -> float:
+    """Wait until so many have come in all; seconds."""
     began = time.perf_counter()
     while len(sink.lines()) < count and time.perf_counter() < began + 120:
         time.sleep(0.1)
@@ -54,7 +55,7 @@ def open_loop(port: int, sink: Sink, rate: int, seconds: float) -> None:
     load = Load("127.0.0.1", port, signed_request(port), CONNECTIONS)
     began_ms = time.time() * 1000  # noqa: TID251 - compared with the sink's wall clock
     result = uvloop.run(load.open(rate, seconds))
-    _drain(sink, before + len(result.ids))
+    drain(sink, before + len(result.ids))
     # The k-th hook was meant to leave at k / rate; hooks are told apart by id, whose order is the order of acceptance.
     arrivals = sorted(int(line[1]) for line in sink.lines()[before:])
     delays = sorted(arrival - (began_ms + index * 1000 / rate) for index, arrival in enumerate(arrivals))
