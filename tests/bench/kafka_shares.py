@@ -27,7 +27,7 @@ from tests.kafka.cluster import address
 from tests.kafka.folding import Fleet, WorkerProcess, until
 from tests.support.brokers import Kafka
 
-ROWS = 200_000
+ROWS = 200_000 // SIZE * SIZE
 SHARE = 0.2
 PERIOD_S = 0.05
 FROM, TO = 0.2, 0.9
@@ -61,15 +61,14 @@ def _folded(server: Kafka, folder: Path, count: int) -> Folded:
             owns(started[-1], PARTITIONS // len(started))
         pids = {f"worker {number}": each.process.pid for number, each in enumerate(started, 1)} | {"broker": server.pid}
         with held(started):
-            fleet.send(Topic.HOOKS, commits(ROWS // SIZE))
+            fleet.send(Topic.HOOKS, commits(ROWS))
             before = {name: cpu_s(pid) for name, pid in pids.items()}
             grown = _watched(fleet)
         spent = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
     finally:
         for each in started:
             end(each)
-    rows = ROWS // SIZE * SIZE
-    return Folded(rows * _share_a_second(grown), {name: seconds / rows * 1e6 for name, seconds in spent.items()})
+    return Folded(ROWS * _share_a_second(grown), {name: seconds / ROWS * 1e6 for name, seconds in spent.items()})
 
 
 @contextmanager
