@@ -41,7 +41,8 @@ _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<index>(?:\[\d+\])*)`)?$", re
 
 
 class Part(NamedTuple):
-    """A struct that was built, and where it stands."""
+    """A struct that was built, and where it stands. Keys of it that are at fault have their defaults: what is noted
+    under `path` tells which."""
 
     path: str
     value: Struct
@@ -50,7 +51,7 @@ class Part(NamedTuple):
 def build(struct: type[S], raw: Any, path: str, problems: Problems, parts: list[Part] | None = None) -> S | None:
     """`raw` as a `struct`, or None with all that is wrong with it noted under `path`.
 
-    `parts` is given every sound struct in it, innermost first, also those inside something that is not sound.
+    `parts` is given every struct in it, innermost first, also those that are not sound but have all they require.
     """
     value = _Builder(problems, [] if parts is None else parts).struct(struct, raw, path)
     return value if isinstance(value, struct) else None
@@ -81,13 +82,14 @@ class _Builder:
         for name, field in fields.items():
             if name in raw:
                 built[name] = self._value(field.type, raw[name], join(path, name))
-            elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
+            elif _is_required(field):
                 built[name] = self._bad(join(path, name), "is required")
-        if unknown or BAD in built.values():
+        good = {name: value for name, value in built.items() if value is not BAD}
+        if any(_is_required(fields[name]) for name in built.keys() - good.keys()):
             return BAD
-        value = struct(**built)
+        value = struct(**good)
         self._parts.append(Part(path, value))
-        return value
+        return BAD if unknown or len(good) < len(built) else value
 
     def _value(self, kind: Any, raw: Any, path: str) -> Any:
         inner = _plain(kind)
@@ -100,6 +102,8 @@ class _Builder:
                 return self._mapping(option, raw, path)
             if get_origin(option) is tuple and _holds_structs(option):
                 return self._list(option, raw, path)
+            if get_origin(option) is tuple and isinstance(raw, list | tuple) and self._list(option, raw, path) is BAD:
+                return BAD  # with each element that is
         return self._leaf(kind, raw, path)
 
     def _mapping(self, kind: Any, raw: Any, path: str) -> Any:
@@ -140,6 +144,10 @@ class _Builder:
 @functools.cache  # evaluating the annotations costs more than all the rest
 def _fields(struct: type[Struct]) -> dict[str, msgspec.structs.FieldInfo]:
     return {field.encode_name: field for field in msgspec.structs.fields(struct)}
+
+
+def _is_required(field: msgspec.structs.FieldInfo) -> bool:
+    return field.default is NODEFAULT and field.default_factory is NODEFAULT
 
 
 def _reworded(what: str, kind: Any) -> str:

@@ -69,7 +69,8 @@ def check_sources_given(document: dict[str, Any], problems: Problems) -> None:
 
 
 def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) -> None:
-    """Each sound part by its own rules; sinks against `egress`, which is None when it is itself at fault."""
+    """Each part by its own rules; sinks against `egress`, which is None when it is itself at fault. A rule that reads
+    what is at fault waits."""
     guard = _guard(egress, problems)
     for path, part in parts:
         match part:
@@ -81,21 +82,14 @@ def check_parts(parts: list[Part], egress: Egress | None, problems: Problems) ->
                 check_kafka(part, path, problems)
             case Admin():
                 _check_admin(part, path, problems)
-            case AdminToken():
-                _check_token(part, path, problems)
-            case Retry():
-                _check_retry(part, path, problems)
-            case Verify():
-                _ask(path, problems, build_verifier, part)
-            case Dedupe():
-                _ask(path, problems, build_dedupe, part)
+            case AdminToken() | Retry() | Verify() | Dedupe() | ClaimStore():
+                if not problems.under(path):
+                    _check_small(part, path, problems)
             case Sink():
                 _ask(path, problems, check_sink, part, guard)
                 _check_ordering(part, path, problems)
             case Source():
                 _check_source(part, path, problems)
-            case ClaimStore():
-                _ask(path, problems, check_store, part)
             case ClaimCheck():
                 _check_ip(part.ip, join(path, "ip"), problems)
             case Routes():
@@ -116,16 +110,17 @@ def check_listeners(
     problems: Problems,
 ) -> None:
     """Two listeners on one port would leave the second without it, after the first has begun to accept."""
+    if _at_fault(problems, "node", "roles") or _at_fault(problems, "log", "type"):
+        return
     listeners = [("http", http.ip, http.port)] if "edge" in node.roles else []
-    if admin.enabled and has_admin(node, log):
+    if admin.enabled and has_admin(node, log) and not _at_fault(problems, "admin", "enabled"):
         listeners.append(("admin", admin.ip, admin.port))
     if "claim_check" in node.roles:
         listeners.append(("claim_check", claim_check.ip, claim_check.port))
     if routes.enabled and has_admin(node, log):
         listeners.append(("routes.admin", routes.admin.ip, routes.admin.port))
-        if not admin.tokens and not admin.insecure and not is_loopback(routes.admin.ip):
-            message = f"are required to listen on {routes.admin.ip} (routes.admin); or set admin.insecure: true"
-            problems.add("admin.tokens", message)
+        _check_open(admin, routes.admin.ip, f"{routes.admin.ip} (routes.admin)", problems)
+    listeners = [listener for listener in listeners if not _at_fault(problems, listener[0], "ip", "port")]
     for index, (name, ip, port) in enumerate(listeners):
         for other, other_ip, other_port in listeners[:index]:
             if port == other_port != 0 and _overlap(ip, other_ip):
@@ -174,9 +169,8 @@ def _check_node(node: Node, problems: Problems) -> None:
 
 def _check_admin(admin: Admin, path: str, problems: Problems) -> None:
     _check_ip(admin.ip, join(path, "ip"), problems)
-    if admin.enabled and not admin.tokens and not admin.insecure and not is_loopback(admin.ip):
-        message = f"are required to listen on {admin.ip}, which others reach; or set admin.insecure: true"
-        problems.add(join(path, "tokens"), message)
+    if admin.enabled and not _at_fault(problems, path, "enabled"):
+        _check_open(admin, admin.ip, f"{admin.ip}, which others reach", problems)
     seen: set[str] = set()
     for index, token in enumerate(admin.tokens):
         digest = token.sha256 or hashlib.sha256((token.token or "").encode()).hexdigest()
@@ -185,6 +179,27 @@ def _check_admin(admin: Admin, path: str, problems: Problems) -> None:
                 at_index(join(path, "tokens"), index), "is an earlier token again; give one entry all its scopes"
             )
         seen.add(digest)
+
+
+def _check_open(admin: Admin, ip: str, where: str, problems: Problems) -> None:
+    """A listener that goes by `admin.tokens`, at an address that others may reach."""
+    known = not _at_fault(problems, "admin", "tokens", "insecure")
+    if known and not admin.tokens and not admin.insecure and not is_loopback(ip):
+        problems.add("admin.tokens", f"are required to listen on {where}; or set admin.insecure: true")
+
+
+def _check_small(part: object, path: str, problems: Problems) -> None:
+    match part:
+        case AdminToken():
+            _check_token(part, path, problems)
+        case Retry():
+            _check_retry(part, path, problems)
+        case Verify():
+            _ask(path, problems, build_verifier, part)
+        case Dedupe():
+            _ask(path, problems, build_dedupe, part)
+        case ClaimStore():
+            _ask(path, problems, check_store, part)
 
 
 def _check_token(token: AdminToken, path: str, problems: Problems) -> None:
@@ -214,7 +229,7 @@ def _guard(egress: Egress | None, problems: Problems) -> Guard:
 def _check_ordering(sink: Sink, path: str, problems: Problems) -> None:
     if sink.ordering_key is None:
         return
-    if not sink.ordered:
+    if not sink.ordered and not _at_fault(problems, path, "ordered"):
         problems.add(join(path, "ordering_key"), "needs `ordered: true` beside it")
     _ask(join(path, "ordering_key"), problems, build_ordering, sink.ordering_key)
 
@@ -223,7 +238,7 @@ def _check_source(source: Source, path: str, problems: Problems) -> None:
     for index, name in enumerate(source.forward_headers or ()):
         if not is_header_name(name):
             problems.add(at_index(join(path, "forward_headers"), index), "is not a header name")
-    if not source.sinks:
+    if not source.sinks and not _at_fault(problems, path, "sinks"):
         problems.add(join(path, "sinks"), "is empty: give at least one sink")
 
 
@@ -260,6 +275,11 @@ def _check_source_store(store: SourceStore, path: str, problems: Problems) -> No
         Seal(store.secret_key)
     except SealKeyError as error:
         problems.add(join(path, "secret_key"), str(error))
+
+
+def _at_fault(problems: Problems, path: str, *names: str) -> bool:
+    """Whether one of these keys of a part has its default in place of what is given."""
+    return any(problems.under(join(path, name)) for name in names)
 
 
 def _check_ip(ip: str, path: str, problems: Problems) -> None:

@@ -20,9 +20,11 @@ def has_admin(node: Node, log: LogSettings) -> bool:
 
 
 def check_host(node: Node, log: LogSettings, claim_check: ClaimCheck, problems: Problems) -> None:
-    """The roles and features against the kind of log."""
+    """The roles and features against the kind of log. A rule that reads what is at fault waits."""
+    if problems.under("log.type"):
+        return
     known = KAFKA_ROLES if log.type == "kafka" else LOCAL_ROLES
-    for index, role in enumerate(node.roles):
+    for index, role in enumerate(() if problems.under("node.roles") else node.roles):
         if role not in known:
             where = "the embedded node" if log.type == "kafka" else "`log.type: kafka`"
             message = f"`{role}` is a role of {where}; with `log.type: {log.type}` give {', '.join(known)}"
@@ -30,8 +32,9 @@ def check_host(node: Node, log: LogSettings, claim_check: ClaimCheck, problems: 
     if log.type == "kafka":
         if node.edges == 0:
             problems.add("node.edges", "0 is for the embedded node: with `log.type: kafka` give at least 1")
-        asked_for = claim_check != ClaimCheck() or "claim_check" in node.roles
-        if asked_for and claim_check.store.type == "local" and claim_check.store.path is None:
+        asked_for = claim_check != ClaimCheck() or "claim_check" in node.roles or problems.under("claim_check")
+        local = claim_check.store.type == "local" and not problems.under("claim_check.store")
+        if asked_for and local and claim_check.store.path is None:
             message = "is required with `log.type: kafka`: a directory that every worker and gateway mounts"
             problems.add("claim_check.store.path", f"{message}; or set type: object")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -25,7 +25,7 @@ from ankusa.config.substitute import substitute
 from ankusa.config.unbuilt import settle
 from ankusa.config.yaml_file import read
 from ankusa.redact import secret_values
-from schemas.config import Config, Sink, Source, Verify
+from schemas.config import Config, Dispatch, Sink, Source, Verify
 
 PATH_VARIABLE = "ANKUSA_CONFIG"
 
@@ -92,12 +92,13 @@ def _sources(raw: Any, parts: list[Part], problems: Problems) -> dict[str, Sourc
 
 def _check(sections: dict[str, Any], sources: dict[str, Source], parts: list[Part], problems: Problems) -> None:
     checks.check_parts(parts, sections.get("egress"), problems)
+    # Those at fault too, as far as they are sound: each rule looks whether it reads what is not.
+    known = {part.path: part.value for part in parts if part.path in _SECTIONS}
     listening = ("node", "log", "http", "admin", "claim_check", "routes")
-    if sections.keys() >= set(listening):
-        node, log, http, admin, claim_check, routes = (sections[name] for name in listening)
+    if known.keys() >= set(listening):
+        node, log, http, admin, claim_check, routes = (cast(Any, known[name]) for name in listening)
         checks.check_listeners(node, log, http, admin, claim_check, routes, problems)
-    if sections.keys() >= {"node", "log", "claim_check"}:
-        check_host(sections["node"], sections["log"], sections["claim_check"], problems)
-    if "dispatch" in sections and not problems.under("dispatch.retry"):
+        check_host(node, log, claim_check, problems)
+    if "dispatch" in known and not problems.under("dispatch.retry"):
         for name, source in sources.items():
-            checks.check_retries(sections["dispatch"].retry, source, join("sources", name), problems)
+            checks.check_retries(cast(Dispatch, known["dispatch"]).retry, source, join("sources", name), problems)

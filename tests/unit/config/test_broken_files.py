@@ -494,6 +494,7 @@ def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
         "dispatch.retry.base_ms",
         "egress.allow[0]",
         "egress.allow[1]",
+        "http.ip",
         "http.port",
         "http.prefix",
         "kafka.partitions",
