@@ -1,8 +1,9 @@
 """The route store of a node whose guard is on: routes and global ip rules, kept and changed (spec 07 "Routes").
 
 A write is judged, stored with its audit record in one durable batch, then announced to the edges, then answered: in
-that order, and one at a time. What the file seeds is there from the start; what the API has changed since stands. Owns
-the rules of changing routes; the decision is the guard's.
+that order, and one at a time. Where several nodes share a log, each follows what the others store, and edges follow the
+log too. What the file seeds is there from the start; what the API has changed since stands. Owns the rules of changing
+routes; the decision is the guard's.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from ankusa.claim_check.retention import PackHost, Retention
+from ankusa.claim_check.stats import ClaimCheckStats
 from ankusa.core.pressure import Pressure
 from ankusa.dispatch.claims import Claim
 from ankusa.dispatch.dispatcher import Dispatcher
@@ -237,6 +239,14 @@ class DrivenHost(ABC):
     def redeem(self, reference: str) -> bytes:
         body: bytes = self.loop.run(self.blobs.redeem(reference))
         return body
+
+    @abstractmethod
+    def _pack_host(self) -> PackHost: ...
+
+    def sweep_packs(self, retention_days: int) -> None:
+        retention = Retention(self.blobs, self._pack_host(), retention_days, ClaimCheckStats())
+        self.loop.run(retention.sweep())
+        self.settle()
 
     def counts(self) -> tuple[int, int, int]:
         live, replayed, dead = zip(*(tables.counts.total() for tables in self.stores), strict=True)

@@ -16,6 +16,7 @@ from ankusa.store.tables import Tables
 from schemas.records import JobRecord, Page
 from streams.local.dispatch_host import LocalDispatchHost
 from streams.local.log import LocalLog
+from streams.local.pack_host import LocalPackHost
 from streams.local.sweeper import Sweeper
 from tests.contract.driven import DrivenHost, Entry
 
@@ -56,6 +57,9 @@ class EmbeddedHost(DrivenHost):
 
     def _close_log(self) -> None:
         self.log.close()
+
+    def _pack_host(self) -> LocalPackHost:
+        return LocalPackHost(self.log)
 
     def sweep_lanes(self) -> None:
         async def sweep() -> None:

@@ -96,6 +96,9 @@ class Host(Protocol):
     def redeem(self, reference: str) -> bytes:
         """The body that the claim check stored behind a reference."""
 
+    def sweep_packs(self, retention_days: int) -> None:
+        """One pass of the claim check's retention."""
+
     def sweep_lanes(self) -> None:
         """One pass of the healing sweep."""
 

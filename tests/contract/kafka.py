@@ -30,6 +30,7 @@ from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.lane_healing import LaneHealing
 from streams.kafka.owned import OwnedPartitions
+from streams.kafka.pack_host import KafkaPackHost
 from streams.kafka.partitioning import partition_of_key
 from streams.kafka.places import partition_of
 from tests.contract.driven import DrivenHost, Entry
@@ -145,6 +146,9 @@ class KafkaHost(DrivenHost):
         self._log.stop_tail()
         for tables in self.stores:
             tables.close()
+
+    def _pack_host(self) -> KafkaPackHost:
+        return KafkaPackHost(self._fleet)
 
     # -- breaking it ------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import pytest
 from ankusa.claim_check.blobs import BlobError
 from ankusa.claim_check.check_ins import REST_MS, STORE_MS
 from ankusa.claim_check.reference import PREFIX
+from ankusa.claim_check.retention import DAY_MS
 from ankusa.sinks.contract import Delivery
 from schemas.records import ErrorClass, OutcomeKind, RowState
 from tests.contract.conftest import Start
@@ -424,3 +425,31 @@ def test_a_delivery_holds_the_body_beside_the_reference(host: Host) -> None:
     host.settle()
     assert seen[0].body == THREE_MB
     assert seen[0].claim is not None
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_old_pack_goes_when_no_row_of_its_hooks_is_left(start: Start, *, dies: bool) -> None:
+    host = start(pack_max_bytes=1)  # each body a pack of its own
+    host.source("orders", queue(OK), queue(PERMANENT, OK, type="kafka"))
+    host.commit([large("gone", "sqs"), large("dead", "sqs", "kafka")])
+    host.settle()
+    assert host.counts() == (0, 0, 1)
+    host.sweep_packs(7)
+    assert len(host.blobs.packs) == 2
+    host.advance(8 * DAY_MS)
+    host.sweep_packs(7)
+    assert len(host.blobs.packs) == 1
+    if dies:
+        host.crash()
+    replacing = queue(OK, type="kafka")
+    host.source("orders", queue(OK), replacing)
+    host.start_job("again")
+    host.revive("again", "dead")
+    host.settle()
+    (reference,) = claims(replacing)
+    assert reference is not None
+    assert host.redeem(reference) == LARGE  # the same one, eight days later
+    assert len(host.blobs.puts) == 2
+    host.sweep_packs(7)
+    assert host.blobs.packs == {}
+    assert host.counts() == (0, 0, 0)
