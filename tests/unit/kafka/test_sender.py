@@ -1,0 +1,81 @@
+"""The sender of a changelog: which records share a transaction, and who is told when. Here a transaction is no work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import cast
+
+import pytest
+
+from streams.kafka import sender as module
+from streams.kafka.changelog import Entry
+from streams.kafka.sender import TRANSACTION_BYTES, Sender
+from streams.kafka.transactions import Transactions
+from tests.kafka.cluster import configuration
+from tests.kafka.folding import in_loop
+
+OPENING: Entry = (b"owner", b"me")
+NOBODY = "127.0.0.1:9"
+
+
+class Committed:
+    """Transactions that nobody refuses: how many entries each has."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def commit(self, entries: Sequence[Entry]) -> int:
+        self.sizes.append(len(entries))
+        return sum(self.sizes)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def started(executor: ThreadPoolExecutor, committed: Committed) -> Sender:
+    sender = Sender(configuration(NOBODY), 0, executor)
+    sender._transactions = cast(Transactions, committed)
+    sender.start(0, OPENING, lambda first, last, following: None)
+    return sender
+
+
+@in_loop
+async def test_records_that_come_one_by_one_share_a_transaction(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GATHER_S", 1.0)
+    committed, acknowledged = Committed(), list[int]()
+    sender = started(executor, committed)
+    sender.add(1, [(b"key", b"first")], partial(acknowledged.append, 1))
+    assert await sender.drained(10)
+    for turn in range(2, 22):
+        sender.add(turn, [(b"key", b"more")], partial(acknowledged.append, turn))
+        await asyncio.get_running_loop().run_in_executor(executor, int)  # as long as a transaction takes
+    assert acknowledged == [1]
+    assert await sender.drained(10)
+    await sender.close(10)
+    assert committed.sizes == [2, 20]
+    assert acknowledged == list(range(1, 22))
+
+
+@in_loop
+async def test_what_fills_a_transaction_is_not_kept_waiting(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GATHER_S", 30.0)
+    committed, large = Committed(), bytes(TRANSACTION_BYTES)
+    sender = started(executor, committed)
+    for turn in range(1, 6):
+        sender.add(turn, [(b"key", large)], lambda: None)
+    assert await sender.drained(10)
+    await sender.close(10)
+    assert committed.sizes == [2, 1, 1, 1, 1]
