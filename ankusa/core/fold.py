@@ -48,6 +48,7 @@ from schemas.records import (
     Envelope,
     Expiry,
     Held,
+    HistoryExpiry,
     Job,
     JobDrop,
     JobRecord,
@@ -176,8 +177,8 @@ def fold_outcomes(record: OutcomeRecord, turn: int, at: int, tables: Tables) -> 
         return _fold_expiry(record, tables)
     if isinstance(record, PackExpiry):
         return _fold_pack_expiry(record, tables)
-    if isinstance(record, Takeover):
-        return []  # whose pages count is the host's to judge: it knows offsets
+    if isinstance(record, Takeover | HistoryExpiry):
+        return []  # the host's to judge: it knows offsets, and which record wrote what
     return _fold_batch(record, at, tables)
 
 

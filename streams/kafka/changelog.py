@@ -3,14 +3,15 @@
 An entry is a key and its value, None when it is gone. Only what nothing else can tell is an entry: rows, lanes,
 breakers, jobs, dedupe keys, references, the pen, limits, ids, history, and how far the fold is. Indexes and counts are
 not (they follow from the rows), nor are bodies (the topic `hooks` has them). Ids and history are never changed and
-leave together, so those of one record are one entry, under the record's turn.
+leave together, so those of one record are one entry, a pack, under the record's turn.
 
 | key | value |
 |---|---|
 | letter of the family (1), key in the family | value in the family |
-| `i` or `a`, turn (8) | pairs of key and value, of ids or of attempts |
+| `i` or `a`, turn (8) | when it was written (log time), and pairs of key and value, of ids or of attempts |
 
-Owns those bytes; never sends them (`sender.py`) and never makes tables of them (`restoring.py`).
+Owns those bytes; never sends them (`sender.py`), never makes tables of them (`restoring.py`) and never decides when a
+pack goes (`history.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from ankusa.store import keys
 from ankusa.store.database import Batch
 from schemas import records
 
 Entry = tuple[bytes, bytes | None]
+Pair = tuple[bytes, bytes]
 
 LETTERS: Mapping[str, bytes] = {
     "rows": b"r",
@@ -45,7 +48,15 @@ PACKED: Mapping[str, bytes] = {"ids": b"i", "attempts": b"a"}
 
 FAMILY_OF = {letter: family for family, letter in (*LETTERS.items(), *PACKED.items())}
 
-decode_pack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+
+class Pack(Struct, frozen=True, array_like=True):
+    """What one record wrote of ids, or of attempts, at `at` (log time, unix ms)."""
+
+    at: int
+    pairs: list[Pair]
+
+
+decode_pack = msgspec.msgpack.Decoder(Pack).decode
 decode_entries = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
 encode_entries = records.encode
 
@@ -64,13 +75,15 @@ class Letters:
 class Recorder:
     """Fills a batch, and writes down the entries of what goes into it. The last of a key is its entry."""
 
-    __slots__ = ("_batch", "_entries", "_letters", "_packs")
+    __slots__ = ("_batch", "_dropped", "_entries", "_letters", "packs")
 
     def __init__(self, batch: Batch, letters: Letters) -> None:
         self._batch = batch
         self._letters = letters
         self._entries: dict[bytes, bytes | None] = {}
-        self._packs: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        self._dropped: list[bytes] = []
+        self.packs: dict[bytes, list[Pair]] = {}
+        """What was written of ids and attempts, by letter."""
 
     def put(self, key: bytes, value: bytes, column_family: Any, /) -> None:
         self._batch.put(key, value, column_family)
@@ -79,7 +92,7 @@ class Recorder:
         if letter is not None:
             self._entries[letter + key] = value
         elif (letter := self._letters.packed.get(family)) is not None:
-            self._packs.setdefault(letter, []).append((key, value))
+            self.packs.setdefault(letter, []).append((key, value))
 
     def delete(self, key: bytes, column_family: Any, /) -> None:
         self._batch.delete(key, column_family)
@@ -87,7 +100,13 @@ class Recorder:
         if letter is not None:
             self._entries[letter + key] = None
 
-    def entries(self, turn: int) -> list[Entry]:
-        """What was written so far. `turn` is the record's."""
-        packs = [(letter + keys.u64(turn), records.encode(pack)) for letter, pack in self._packs.items()]
-        return [*packs, *self._entries.items()]
+    def drop_pack(self, pack_key: bytes) -> None:
+        """The pack of another record is gone from the changelog; its keys are for the caller to delete."""
+        self._dropped.append(pack_key)
+
+    def entries(self, turn: int, at: int) -> list[Entry]:
+        """What was written so far. `turn` and `at` are the record's. Packs that are gone come first: what they held and
+        stays is in a pack behind."""
+        gone: list[Entry] = [(pack_key, None) for pack_key in self._dropped]
+        packs = [(letter + keys.u64(turn), records.encode(Pack(at, pairs))) for letter, pairs in self.packs.items()]
+        return [*gone, *packs, *self._entries.items()]

@@ -13,7 +13,7 @@ and imports nothing of Faust.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -25,6 +25,7 @@ from ankusa.store.errors import StoreError
 from ankusa.store.tables import Applied, Tables
 from schemas.records import DecodeError, Topic
 from streams.kafka.changelog import Entry, Letters, Recorder, decode_entries, encode_entries
+from streams.kafka.history import expire, note
 from streams.kafka.marker import Markers, encode_marker, marker_key
 from streams.kafka.record_fold import RecordFold
 from streams.kafka.restoring import ChangelogState, put_state, read_state
@@ -51,6 +52,7 @@ class _Filled(NamedTuple):
     entries: Sequence[Entry]
     ops: Sequence[operations.Op]
     applied: Applied
+    gone: Mapping[str, int]
 
 
 class Figures(Struct):
@@ -60,6 +62,8 @@ class Figures(Struct):
     rows: int = 0
     skipped: int = 0
     refused_pages: int = 0
+    gone: dict[str, int] = {}
+    """Ids and attempts past their time, by family."""
 
 
 class PartitionFold:
@@ -137,12 +141,15 @@ class PartitionFold:
         applied = self.tables.apply(recorder, ops)
         self.set_asides.put(recorder, record.asides)
         recorder.put(marker_key(record.topic), encode_marker(marker), database.handles["meta"])
-        entries = recorder.entries(marker.turn)
+        gone = {} if record.expires_before is None else expire(database, batch, recorder, record.expires_before)
+        entries = recorder.entries(marker.turn, marker.at)
         for key, value in entries:
             if self._entry_bytes is not None and len(key) + len(value or b"") > self._entry_bytes:
                 raise ValueError(f"it makes an entry of {len(key) + len(value or b'')} bytes, of {self._entry_bytes}")
+        for letter, pairs in recorder.packs.items():
+            note(batch, database.handles["meta"], letter + keys.u64(marker.turn), marker.at, pairs)
         batch.put(keys.u64(marker.turn), encode_entries(entries), database.handles["log"])
-        return _Filled(batch, entries, ops, applied)
+        return _Filled(batch, entries, ops, applied, gone)
 
     def _written(self, record: RecordFold, filled: _Filled) -> None:
         """Steps 4 and 5 are done: memory follows."""
@@ -153,6 +160,8 @@ class PartitionFold:
         filled.applied.announce()
         self.figures.records += 1
         self.figures.refused_pages += record.refused
+        for family, count in filled.gone.items():
+            self.figures.gone[family] = self.figures.gone.get(family, 0) + count
         self.figures.rows += sum(type(op) is operations.PutRow for op in filled.ops)
 
     # -- what the changelog has -----------------------------------------------

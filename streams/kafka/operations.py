@@ -24,6 +24,7 @@ from schemas import records
 from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limits, Purged, Stats, TenantLimit
 from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
 from schemas.records import Purge, Topic
+from streams.kafka.changelog import PACKED
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.reading import FleetTables
@@ -142,7 +143,7 @@ class KafkaOperations:
             store_bytes=tables.database.size_bytes(),
             store_recoveries=0,
             next_offset=sum(partition.turn for partition in partitions),
-            reclaimed=services.reclaiming.counts() | services.trimming.counts(),
+            reclaimed=services.reclaiming.counts() | services.trimming.counts() | self._expired(),
             pen_entries=entries,
             pen_bytes=pen_bytes,
             answered={},
@@ -158,6 +159,11 @@ class KafkaOperations:
             claim_check=figures.claim_check(dispatcher),
             fold=fold_figures(services.owned.folds.values(), self._passed_over()),
         )
+
+    def _expired(self) -> dict[str, int]:
+        """What the folds of the owned partitions let go of."""
+        folds = self._services.owned.folds.values()
+        return {family: sum(fold.figures.gone.get(family, 0) for fold in folds) for family in PACKED}
 
     def _passed_over(self) -> int:
         """Records of the topics that are followed and not folded, which could not be read."""

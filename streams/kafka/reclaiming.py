@@ -1,6 +1,7 @@
-"""Reclaiming the space of owned partitions in small steps: bodies of settled hooks, and dedupe keys past their time.
+"""Reclaiming the space of owned partitions in small steps: bodies of settled hooks, their ids and attempts, and dedupe
+keys past their time.
 
-Bodies are a copy of the topic's, so they are deleted here and now; dedupe keys are in the changelog, so they go by a
+Bodies are a copy of the topic's, so they are deleted here and now; all else is in the changelog, so it goes by a
 record, and by the fold. A pass is cut into slices of a few milliseconds, and starts at the first entry that the last
 one kept. Owns what may go and when; a hook with any row left, pending or dead, never does.
 """
@@ -16,9 +17,10 @@ from itertools import islice
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas import records
-from schemas.records import Expiry, Topic, seq_of
-from streams.kafka import places
+from schemas.records import Expiry, HistoryExpiry, Topic, seq_of
+from streams.kafka import history, places
 from streams.kafka.fleet_log import FleetLog, Partition
+from streams.kafka.topics import HISTORY_KEEP_MS
 
 log = logging.getLogger("ankusa.sweeper")
 
@@ -32,8 +34,13 @@ SETTLED_KEEP_MS = 60_000
 """A delivered hook keeps its body for a minute, so that somebody who just saw it can look at it."""
 
 
+EXPIRIES, EXPIRY_TURNS = 100, 200
+"""Records of a pass that have ids and attempts go, one after another, and how many slices each has to be folded: two
+seconds. What is left is the next pass's."""
+
+
 class PartitionReclaiming:
-    """One partition's. `counts` says what went, by family."""
+    """One partition's. `counts` says what went, by family, but for what the fold counts."""
 
     def __init__(self, fleet: FleetLog, partition: Partition) -> None:
         self._fleet = fleet
@@ -47,6 +54,7 @@ class PartitionReclaiming:
         """One pass at `at` (unix ms), in slices."""
         yield from self._hooks(at)
         yield from self._dedupe(at)
+        yield from self._history(at)
 
     def _hooks(self, at: int) -> Iterator[None]:
         number, database = self._partition.partition, self._partition.tables.database
@@ -81,6 +89,22 @@ class PartitionReclaiming:
             self.counts["dedupe"] += len(gone)
             start = keys.after(expired[-1])
             yield
+
+    def _history(self, at: int) -> Iterator[None]:
+        """Each record takes the oldest that are there when it is folded, so the next waits for that."""
+        before = at - HISTORY_KEEP_MS
+        for _ in range(EXPIRIES):
+            if not history.due(self._partition.tables.database, before):
+                return
+            told: list[StoreError | None] = []
+            value = records.encode(HistoryExpiry(before))
+            self._fleet.publish(Topic.OUTCOMES, self._partition.partition, value, told.append)
+            for _ in range(EXPIRY_TURNS):
+                yield
+                if told:
+                    break
+            if not told or told[0] is not None:
+                return
 
     def _slice(self, family: str, start: bytes, end: bytes) -> list[bytes]:
         scan = self._partition.tables.database.keys(family, start, end)

@@ -18,6 +18,7 @@ from schemas.records import (
     DecodeError,
     Envelope,
     Held,
+    HistoryExpiry,
     JobPatch,
     JobRecord,
     JobStart,
@@ -64,7 +65,17 @@ def epoch_of(offset: int) -> int:
 class RecordFold:
     """One record of `topic`. `marker` is the one to write with it, `asides` what could not be read."""
 
-    __slots__ = ("_hooks", "_partition", "_tables", "asides", "marker", "refused", "takeover", "topic")
+    __slots__ = (
+        "_hooks",
+        "_partition",
+        "_tables",
+        "asides",
+        "expires_before",
+        "marker",
+        "refused",
+        "takeover",
+        "topic",
+    )
 
     def __init__(self, partition: int, topic: Topic, marker: Marker, tables: Tables) -> None:
         self._partition = partition
@@ -74,12 +85,15 @@ class RecordFold:
         self.asides: list[SetAside] = []
         self.refused = False
         self.takeover: str | None = None
+        self.expires_before: int | None = None
+        """Ids and attempts written before this (unix ms) may go."""
         self._hooks: Sequence[tuple[Envelope, bytes, bytes] | None] = ()
 
     def unreadable(self, error: Exception) -> None:
         """Nothing of the record is folded."""
         self.asides = []
         self._hooks = ()
+        self.expires_before = None
         self._set_aside(reason_of(error))
 
     def fold(self, value: bytes | None) -> Sequence[operations.Op]:
@@ -130,6 +144,9 @@ class RecordFold:
             case Takeover():
                 self.takeover = record.owner
                 self.marker = Marker(marker.offset, marker.at, marker.turn, epoch_of(marker.offset))
+                return []
+            case HistoryExpiry():
+                self.expires_before = record.before
                 return []
             case Page() if record.epoch != marker.epoch:
                 self.refused = True

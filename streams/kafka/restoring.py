@@ -22,6 +22,7 @@ from ankusa.store.errors import StoreDamagedError, StoreError
 from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import DecodeError, Row
+from streams.kafka import history
 from streams.kafka.changelog import FAMILY_OF, PACKED, Entry, decode_pack
 from streams.kafka.marker import Marker, Markers, check_marker, decode_marker, is_marker_key
 
@@ -30,6 +31,8 @@ log = logging.getLogger("ankusa.kafka")
 OWNER = b"o"
 """An owner's entry: this letter, the turn it went on from (8), its name. It stays in the changelog for ever, one of
 some forty bytes for each time that the partition changed hands."""
+
+PACK_KEY_BYTES = 8
 
 _STATE = b"local/changelog"
 
@@ -209,11 +212,11 @@ def put_entries(tables: Tables, batch: Batch, entries: Mapping[bytes, bytes | No
 
 def _put_plain(tables: Tables, batch: Batch, family: str, found: Sequence[Entry]) -> None:
     handle = tables.database.handles[family]
+    if family in PACKED:
+        _put_packs(tables, batch, family, found)
+        return
     for key, value in found:
-        if family in PACKED:
-            for packed_key, packed in decode_pack(value) if value is not None else ():
-                batch.put(packed_key, packed, handle)
-        elif value is None:
+        if value is None:
             batch.delete(key, handle)
         else:
             if family in _READ:
@@ -221,6 +224,22 @@ def _put_plain(tables: Tables, batch: Batch, family: str, found: Sequence[Entry]
             if family == "meta" and is_marker_key(key):
                 check_marker(key, value)
             batch.put(key, value, handle)
+
+
+def _put_packs(tables: Tables, batch: Batch, family: str, found: Sequence[Entry]) -> None:
+    """Those that are gone first: what they held and stays is in a pack behind."""
+    database, letter = tables.database, PACKED[family]
+    for key, value in found:
+        if value is None:
+            history.forget(database, batch, letter + key, family)
+    for key, value in found:
+        if value is not None:
+            pack = decode_pack(value)
+            if len(key) != PACK_KEY_BYTES:
+                raise ValueError("a pack under a key that is no turn")
+            for packed_key, packed in pack.pairs:
+                batch.put(packed_key, packed, database.handles[family])
+            history.note(batch, database.handles["meta"], letter + key, pack.at, pack.pairs)
 
 
 def _row(key: bytes, value: bytes | None, before: bytes | None) -> list[operations.Op]:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ankusa.clock import now_ms
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
+from schemas.records import HistoryExpiry, Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka import places
 from tests.kafka.folding import Fleet, WorkerProcess, same, until
 from tests.unit.kafka.records import hooks
@@ -90,6 +91,30 @@ def test_a_killed_worker_leaves_what_a_refold_makes(broker: str, tmp_path: Path)
     for number in range(fleet.partitions):
         same(kept[number], wanted[number])
         same(restored[number], wanted[number])
+
+
+def test_ids_and_attempts_past_their_time_are_gone_from_every_copy(broker: str, tmp_path: Path) -> None:
+    """From a worker's disk, from one that is restored of the changelog, and from a refold of the topics."""
+    fleet = Fleet(broker, partitions=1)
+    commits(fleet, count=4, size=8)
+    worker = WorkerProcess(fleet, tmp_path / "worker")
+    until(fleet.everything_committed, "hooks are folded")
+    outcomes(fleet, count=4, size=8)
+    until(fleet.everything_committed, "outcomes are folded")
+    settled = Outcome(records.seq_of(places.log_offset(0, 0), 0), 1, 0, OutcomeKind.DELIVERED, AT, AT, 1)
+    ending = records.encode(OutcomeBatch((settled,))), records.encode(HistoryExpiry(now_ms() + 60_000))
+    fleet.send(Topic.OUTCOMES, [(0, value) for value in ending])
+    until(fleet.everything_committed, "what is old is gone")
+    assert worker.stop() == 0, worker.output()
+    kept = worker.tables()[0]
+    assert b"0-0-0" not in kept["ids"]
+    assert len(kept["ids"]) == 4 * 8 - 1  # each other one has a row left of its second sink
+    assert {key[:8] for key in kept["attempts"]} <= {key[:8] for key in kept["rows"]}
+    same(kept, fleet.refolded(tmp_path / "refolded")[0])
+    without_disk = WorkerProcess(fleet, tmp_path / "other")
+    until(lambda: len(without_disk.said("partition_owned")) == 1, "it owns the partition")
+    assert without_disk.stop() == 0, without_disk.output()
+    same(without_disk.tables()[0], kept)
 
 
 def test_a_replayed_insert_does_not_bring_back_what_was_settled(broker: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from schemas import records
 from schemas.records import Expiry, Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.reclaiming import SETTLED_KEEP_MS, PartitionReclaiming
+from streams.kafka.topics import HISTORY_KEEP_MS
 from tests.unit.kafka.records import PARTITION, Partition, hooks
 from tests.unit.store.entries import AT
 
@@ -22,18 +23,19 @@ class FoldingFleet:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
+        self.at = AT
 
     def publish(self, topic: Topic, number: int, value: bytes, written: Written) -> None:
         assert number == PARTITION
-        self.partition.add(topic, value)
+        self.partition.add(topic, value, self.at)
         written(None)
 
 
 class World:
     def __init__(self, path: Path) -> None:
         self.partition = Partition(path)
-        fleet = cast(FleetLog, FoldingFleet(self.partition))
-        self.reclaiming = PartitionReclaiming(fleet, cast(Any, self.partition.fold))
+        self.fleet = FoldingFleet(self.partition)
+        self.reclaiming = PartitionReclaiming(cast(FleetLog, self.fleet), cast(Any, self.partition.fold))
 
     def sweep(self, at: int) -> None:
         for _ in self.reclaiming.run(at):
@@ -98,3 +100,31 @@ def test_a_key_that_was_claimed_again_stays(world: World) -> None:
     stale = Expiry((("acme\0orders\0k", AT + 60_000),))
     world.partition.add(Topic.OUTCOMES, records.encode(stale), AT + 62_000)
     assert world.partition.tables.dedupe("acme\0orders\0k") == ("b", AT + 121_000)
+
+
+def test_ids_and_attempts_go_after_a_week_record_by_record(world: World) -> None:
+    week = HISTORY_KEEP_MS
+    world.partition.add(Topic.HOOKS, hooks("a", "dead"))
+    world.settle("a")
+    world.settle("dead", kind=OutcomeKind.DEAD)
+    world.partition.add(Topic.HOOKS, hooks("b"), AT + 1)
+    tables = world.partition.tables
+    world.sweep(AT + week)
+    assert tables.seq_of("a") is not None
+    outcomes = world.partition.offsets[Topic.OUTCOMES]
+    world.fleet.at = AT + week + 1
+    world.sweep(AT + week + 1)
+    assert tables.seq_of("a") is None
+    assert len(tables.attempts_of(world.partition.seq("dead"))) == 1
+    assert tables.seq_of("b") is not None
+    world.sweep(AT + week + 1)
+    assert world.partition.offsets[Topic.OUTCOMES] == outcomes + 1  # a pass that finds nothing writes nothing
+    assert world.partition.fold.figures.gone == {"ids": 1, "attempts": 1}
+
+
+def test_a_log_that_does_not_answer_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.partition.add(Topic.HOOKS, hooks("a"))
+    published: list[bytes] = []
+    monkeypatch.setattr(world.fleet, "publish", lambda topic, number, value, written: published.append(value))
+    world.sweep(AT + HISTORY_KEEP_MS + 1)
+    assert len(published) == 1
