@@ -336,8 +336,8 @@ class PackExpiry(Struct, frozen=True, array_like=True, tag="pack_expiry"):
 
 
 class HistoryExpiry(Struct, frozen=True, array_like=True, tag="history_expiry"):
-    """On Kafka: ids and attempts that a partition's records wrote before `before` (log time, unix ms) are kept no longer,
-    but those of hooks with a row. The oldest go, as many as one record may take."""
+    """On Kafka: ids and attempts that a partition's records wrote before `before` (log time, unix ms) are kept no
+    longer, but those of hooks with a row. The oldest go, as many as one record may take."""
 
     before: int
 

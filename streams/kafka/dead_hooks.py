@@ -2,8 +2,8 @@
 
 A hook is here once, however many of its rows are dead, by its seq, and stays while it has a row: a dead one that is
 replayed is delivered from here. Owns what is written there and read back into the tables of an owned partition, and
-which hooks it has (`local/dead/<seq>`, the store's own note: the topic itself says so to the next owner). Decides
-nothing about a row.
+which hooks it has (`local/dead/<seq>`, the store's own note: the topic itself says so to the next owner), and how far
+the store has read it: a disk that was kept reads on. Decides nothing about a row.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ PAUSE_S = 0.01
 
 _NOTE = b"local/dead/"
 _NOTES_END = b"local/dead0"
+_READ_TO = b"local/dead-read"
 
 
 class Read(Protocol):
@@ -43,14 +44,16 @@ class DeadHooks:
         self._fleet = fleet
         self._producer = producer
         self._read = read
-        # By partition, how far its topic is read back since it came.
+        # By partition, how far its topic is read back since it came; and those that were read from the beginning.
         self._next: dict[int, int] = {}
+        self._whole: set[int] = set()
         self._locks: dict[int, asyncio.Lock] = {}
         self.dropped = 0
 
     def remove(self, number: int) -> None:
-        """A partition goes: its next owner reads it from the beginning."""
+        """A partition goes."""
         self._next.pop(number, None)
+        self._whole.discard(number)
         self._locks.pop(number, None)
 
     def _tables(self, number: int) -> Tables:
@@ -62,30 +65,32 @@ class DeadHooks:
     # -- reading back -----------------------------------------------------------------
 
     async def know(self, number: int) -> None:
-        """Read a partition back unless that was done since it came. Raises StoreError."""
+        """Read a partition on from where its disk has read it, unless that was done since it came. Raises
+        StoreError."""
         if number not in self._next:
-            await self.read_back(number)
+            stored = self._tables(number).database.get("meta", _READ_TO)
+            await self._read_on(number, 0 if stored is None else keys.read_u64(stored))
 
     async def read_back(self, number: int) -> None:
-        """Have in the tables every hook that the topic has and a row needs. Reads what is new since the last time: an
-        owner of before may have written until a moment ago. Raises StoreError."""
+        """Have in the tables every hook that the topic has and a row needs: from the beginning, since one is missing.
+        Again, it reads what is new: an owner of before may have written until a moment ago. Raises StoreError."""
+        await self._read_on(number, self._next.get(number, 0) if number in self._whole else 0)
+        self._whole.add(number)
+
+    async def _read_on(self, number: int, start: int) -> None:
         lock = self._locks.setdefault(number, asyncio.Lock())
         async with lock:
-            settled: set[int] = set()
-            start, ended = self._next.get(number, 0), False
+            ended = False
             while not ended:
-                found, following, ended = await self._read(number, start)
+                found, start, ended = await self._read(number, start)
                 if self._locks.get(number) is not lock:
                     raise StoreError(f"partition {number} went meanwhile")
-                self._take(self._tables(number), found, settled)
-                start = following
-            if settled:
-                await self.drop(number, settled)
-            if self._locks.get(number) is lock:
-                self._next[number] = start
+                self._take(self._tables(number), found, start)
+            self._next[number] = start
 
-    def _take(self, tables: Tables, found: Sequence[tuple[bytes, bytes | None]], settled: set[int]) -> None:
-        """Put hooks with a row into the tables, and those without into `settled`."""
+    def _take(self, tables: Tables, found: Sequence[tuple[bytes, bytes | None]], following: int) -> None:
+        """Put hooks with a row into the tables; those without are noted too, and dropped by the next pass. `following`
+        is the offset after them."""
         hooks = {int(key): value for key, value in found}  # the last of a key counts
         database = tables.database
         needed = database.present("rows", [keys.u64(seq) for seq in sorted(hooks)])
@@ -93,13 +98,13 @@ class DeadHooks:
         batch = database.batch()
         for seq, hook in hooks.items():
             key = keys.u64(seq)
-            if hook is None or key not in needed:
+            if hook is None:
                 batch.delete(_NOTE + key, database.handles["meta"])
-                (settled.discard if hook is None else settled.add)(seq)
                 continue
             batch.put(_NOTE + key, b"", database.handles["meta"])
-            if key not in there:
+            if key in needed and key not in there:
                 batch.put(key, hook, database.handles["hooks"])
+        batch.put(_READ_TO, keys.u64(following), database.handles["meta"])
         database.write(batch)
 
     # -- writing ------------------------------------------------------------------------

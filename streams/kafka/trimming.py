@@ -2,7 +2,8 @@
 
 A pass, in order: (1) what the group has committed and what is older than `KEEP_MS` may go, (2) of `hooks` only what is
 below the floor: the first hook that has a row. A hook all of whose rows are dead is no floor: it is in the topic `dead`
-before anything is deleted. (3) The brokers say that the partition is still owned. (4) Records are deleted, (5) `dead`
+before anything is deleted. Nor is one that has waited for longer than `WAIT_MS`, where few such hold back many. (3) The
+brokers say that the partition is still owned. (4) Records are deleted, (5) `dead`
 lets go of hooks without a row. A held hook is in the tables and their changelog, so `quarantine` needs no floor.
 
 Owns what may go and when. A pass that fails deletes nothing more, and the next one begins anew.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from ankusa.store import keys
@@ -30,6 +31,13 @@ log = logging.getLogger("ankusa.sweeper")
 
 KEEP_MS = 600_000
 """A settled hook's record stays for ten minutes, for whoever looks at the topic: more of it is a broker's disk."""
+
+WAIT_MS = 3_600_000
+"""A hook that waits for longer than an hour may be copied to `dead`, as one whose rows are dead."""
+
+WAITING, GAIN = 1000, 10
+"""So many in one pass, and only where ten records go for each copy: a sink that is down for a day would have all its
+hooks written twice."""
 
 PASS_S = 60.0
 """Between passes: one request a minute for all partitions of a worker, however many hooks there are."""
@@ -61,21 +69,30 @@ class PartitionFloor:
         # Hooks below this key are settled, or in `dead`.
         self._passed = b""
 
-    async def up_to(self, span: Span) -> int:
-        """The offset below which `hooks` is not needed, at most `span.end`. Raises StoreError."""
+    async def up_to(self, span: Span, waited: int) -> int:
+        """The offset below which `hooks` is not needed, at most `span.end`. Hooks below offset `waited` have waited for
+        long. Raises StoreError."""
         start, end = self._key(span.start), self._key(span.end)
         start = max(start, self._passed)
+        waiting: dict[int, None] = {}
+        floor, passed = span.end, max(self._passed, end)
         while page := self._page(start, end):
-            dead = [seq for seq, is_dead in page if is_dead]
-            holding = next((seq for seq, is_dead in page if not is_dead), None)
-            await self._keep([seq for seq in dict.fromkeys(dead) if holding is None or seq < holding])
+            holding = _first_holding(page, waiting, waited)
+            dead = dict.fromkeys(seq for seq, is_dead in page if is_dead)
+            await self._keep([seq for seq in dead if holding is None or seq < holding])
             if holding is not None:
-                self._passed = keys.u64(holding)
-                return places.offset_of(holding)
+                floor, passed = places.offset_of(holding), keys.u64(holding)
+                break
             start = keys.u64(page[-1][0] + 1)
             await asyncio.sleep(PAUSE_S)
-        self._passed = max(self._passed, end)
-        return span.end
+        if waiting:
+            first = next(iter(waiting))
+            if floor - places.offset_of(first) < GAIN * len(waiting):
+                floor, passed = places.offset_of(first), keys.u64(first)
+            else:
+                await self._keep(list(waiting))
+        self._passed = passed
+        return floor
 
     def _key(self, offset: int) -> bytes:
         return keys.u64(seq_of(places.log_offset(self._number, offset), 0))
@@ -146,6 +163,7 @@ class Trimming:
         topics: tuple[str, str],
         still_owned: Callable[[int], Awaitable[bool]],
         keep_ms: int = KEEP_MS,
+        wait_ms: int = WAIT_MS,
     ) -> None:
         """`topics` are the names of `hooks` and `quarantine`."""
         self._fleet = fleet
@@ -155,6 +173,7 @@ class Trimming:
         self._hooks, self._pen = topics
         self._still_owned = still_owned
         self.keep_ms = keep_ms
+        self.wait_ms = wait_ms
         self._floors: dict[int, PartitionFloor] = {}
         self._deleted = {self._hooks: 0, self._pen: 0}
         self._refused: str | None = None
@@ -193,10 +212,12 @@ class Trimming:
         wanted = [(topic, number) for number in owned for topic in (self._hooks, self._pen)]
         if not wanted:
             return
-        spans = await asyncio.to_thread(self._trim.spans, wanted, self._fleet.now() - self.keep_ms)
+        at = self._fleet.now()
+        waited = await asyncio.to_thread(self._trim.spans, wanted, at - self.wait_ms)
+        spans = await asyncio.to_thread(self._trim.spans, wanted, at - self.keep_ms)
         floors: dict[Place, int] = {}
         for number in owned:
-            await self._each(number, self._add_floors(number, spans, floors))
+            await self._each(number, self._add_floors(number, spans, waited, floors))
         if floors:
             begins = await asyncio.to_thread(self._trim.delete_below, floors)
             for place, begin in begins.items():
@@ -213,16 +234,29 @@ class Trimming:
                 raise
         return number in self._floors
 
-    async def _add_floors(self, number: int, spans: Mapping[Place, Span], floors: dict[Place, int]) -> None:
+    async def _add_floors(
+        self, number: int, spans: Mapping[Place, Span], waited: Mapping[Place, Span], floors: dict[Place, int]
+    ) -> None:
         """To `floors` those of a partition's topics, where something is below them."""
         floor = self._floors.get(number)
         if floor is None:
             return
         hooks, pen = (self._hooks, number), (self._pen, number)
-        found = {hooks: await floor.up_to(spans[hooks]), pen: spans[pen].end}
+        found = {hooks: await floor.up_to(spans[hooks], waited[hooks].end), pen: spans[pen].end}
         below = {place: offset for place, offset in found.items() if offset > spans[place].start}
         if below and await self._still_owned(number) and number in self._floors:
             floors.update(below)
+
+
+def _first_holding(page: Sequence[tuple[int, bool]], waiting: dict[int, None], waited: int) -> int | None:
+    """The first hook of `page` that the topic must keep. Those before it that have waited long go into `waiting`."""
+    for seq, is_dead in page:
+        if is_dead or seq in waiting:
+            continue
+        if places.offset_of(seq) >= waited or len(waiting) == WAITING:
+            return seq
+        waiting[seq] = None
+    return None
 
 
 def _is_dead(value: bytes) -> bool:

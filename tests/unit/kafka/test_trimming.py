@@ -17,7 +17,7 @@ from streams.kafka.bodies import Bodies
 from streams.kafka.dead_hooks import DeadHooks
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.topic_trim import Place, Span
-from streams.kafka.trimming import SLICE, PartitionFloor, Trimming
+from streams.kafka.trimming import GAIN, SLICE, WAIT_MS, PartitionFloor, Trimming
 from tests.unit.kafka.records import PARTITION, Partition, hooks
 from tests.unit.store.entries import AT
 
@@ -30,6 +30,7 @@ class DeadTopic:
     def __init__(self) -> None:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.refuses = False
+        self.starts: list[int] = []
         self.at_once_bytes = self.most_bytes = 0
 
     def send(self, topic: str, number: int, value: bytes | None, key: bytes, at: int, delivered: Any) -> None:
@@ -47,6 +48,7 @@ class DeadTopic:
         delivered(len(self.log) - 1, "")
 
     async def read(self, number: int, start: int) -> tuple[Sequence[tuple[bytes, bytes | None]], int, bool]:
+        self.starts.append(start)
         await asyncio.sleep(0)
         found = self.log[start : start + 1]
         return found, start + len(found), start + len(found) == len(self.log)
@@ -63,12 +65,16 @@ class Broker:
         self.spanned = {HOOKS: Span(0, 0), PEN: Span(0, 0)}
         self.deleted: list[dict[Place, int]] = []
         self.before_at = 0
+        self.waited = 0
+        """Below this offset hooks are old enough to be copied while they wait."""
         self._dead = dead
         self.copied: set[int] = set()
         """What `dead` had when records were deleted."""
 
     def spans(self, places: list[Place], before_at: int) -> dict[Place, Span]:
         assert sorted(places) == [HOOKS, PEN]
+        if before_at <= AT - WAIT_MS:
+            return {place: Span(span.start, max(span.start, self.waited)) for place, span in self.spanned.items()}
         self.before_at = before_at
         return dict(self.spanned)
 
@@ -136,6 +142,7 @@ class World:
             self.tables.forget(keys.read_u64(key))
         for key in list(self.tables.database.keys("meta", b"local/dead/", b"local/dead0")):
             batch.delete(key, self.tables.database.handles["meta"])
+        batch.delete(b"local/dead-read", self.tables.database.handles["meta"])
         self.tables.database.write(batch)
         self.begin()
 
@@ -206,6 +213,85 @@ def test_a_dead_hook_holds_nothing_and_is_kept_in_dead_first(world: World) -> No
         assert world.topic.compacted[seq] == frame_hook(records.encode(found[0]), found[1])
         await world.trimming.run()
         assert len(world.topic.log) == 1  # once
+
+    run(body)
+
+
+def test_one_that_waits_for_long_holds_nothing_where_it_holds_back_many(world: World) -> None:
+    async def body() -> None:
+        world.commit("waits", sinks=2)
+        world.settle("waits")
+        names = [f"n{number}" for number in range(2 * GAIN)]
+        for name in names:
+            world.commit(name)
+        world.settle(*names)
+        await world.trimming.run()
+        assert world.broker.deleted == []  # it is young
+        world.broker.waited = 1
+        await world.trimming.run()
+        seq = world.partition.seq("waits")
+        assert world.broker.deleted == [{HOOKS: 2 * GAIN + 1}]
+        assert world.broker.copied == {seq}
+        world.reader.records.clear()
+        world.lose_bodies()  # the next owner has it of `dead`
+        fetched = asyncio.Event()
+        world.bodies.fetch(seq, fetched.set)
+        await asyncio.wait_for(fetched.wait(), 10)
+        assert world.stored("waits")
+        assert not world.bodies.missing(seq)
+        world.settle("waits", sink=1)
+        await world.trimming.run()
+        assert world.topic.compacted == {}
+
+    run(body)
+
+
+def test_those_that_wait_are_not_copied_where_little_would_go(world: World) -> None:
+    """As when a sink has been down for long: all its hooks would be written twice."""
+
+    async def body() -> None:
+        for number in range(4 * GAIN):
+            world.commit(f"n{number}")
+        world.settle("n0", *(f"n{number}" for number in range(4 * GAIN) if number % (GAIN - 1)))
+        world.broker.waited = 4 * GAIN
+        await world.trimming.run()
+        assert world.broker.deleted == [{HOOKS: GAIN - 1}]
+        assert world.topic.log == []
+        world.settle(f"n{GAIN - 1}")  # three are left of 40, and hold back 22 from the first of them on
+        await world.trimming.run()
+        assert world.broker.deleted[1:] == [{HOOKS: 2 * (GAIN - 1)}]
+        assert world.topic.log == []
+
+    run(body)
+
+
+def test_a_kept_disk_reads_dead_on_from_where_it_was(world: World) -> None:
+    async def body() -> None:
+        world.commit("a", "b", "c")
+        world.settle("a", kind=OutcomeKind.DEAD)
+        await world.trimming.run()
+        world.begin()
+        await world.trimming.run()
+        assert world.topic.starts == [0, 0]  # what it wrote itself it reads once
+        world.topic.log.append((str(world.partition.seq("c")).encode(), b"what another owner wrote"))
+        world.settle("b", "c")  # and nobody needs
+        world.begin()
+        await world.trimming.run()
+        assert world.topic.starts[-1] == 1
+        assert set(world.topic.compacted) == {world.partition.seq("a")}
+        # One that is missing is looked for from the beginning.
+        world.reader.records.clear()
+        batch = world.tables.database.batch()
+        seq = world.partition.seq("a")
+        batch.delete(keys.u64(seq), world.tables.database.handles["hooks"])
+        world.tables.database.write(batch)
+        world.tables.forget(seq)
+        world.begin()
+        fetched = asyncio.Event()
+        world.bodies.fetch(seq, fetched.set)
+        await asyncio.wait_for(fetched.wait(), 10)
+        assert 0 in world.topic.starts[-5:]
+        assert world.stored("a")
 
     run(body)
 
@@ -374,10 +460,10 @@ def test_many_rows_are_walked_in_slices_and_copied_some_megabytes_at_a_time(
             world.settle(*names, kind=OutcomeKind.DEAD, sink=sink)
         assert len(names) * 3 > SLICE
         floor = PartitionFloor(PARTITION, world.fleet, world.bodies, world.dead)
-        assert await floor.up_to(Span(0, 2)) == 1
+        assert await floor.up_to(Span(0, 2), 0) == 1
         assert set(world.topic.compacted) == {world.partition.seq(name) for name in names}
         assert 30_000 < world.topic.most_bytes <= 60_000
         world.settle("last")
-        assert await floor.up_to(Span(0, 2)) == 2
+        assert await floor.up_to(Span(0, 2), 0) == 2
 
     run(body)
