@@ -61,6 +61,8 @@ class KafkaEdgeLog:
         self._partitions = config.kafka.partitions
         self._producer = producer
         self._admission = Admission(config.rate_limits, config.quarantine, {})
+        self.pen_bytes: Callable[[], int] = lambda: 0
+        """What the fleet's pen holds, as workers told last (`pen_sizes.py`)."""
         self._agreed = agreed
         self._clock = clock
         self._spread = Spread(self._partitions, first)
@@ -164,8 +166,7 @@ class KafkaEdgeLog:
                 continue
             entry_bytes = encode(entry)
             size_bytes = len(entry_bytes) + len(submission.body)
-            # The pen's size is known to workers alone: an edge bounds its rate, and each hook.
-            refusal = self._admission.admit(entry, size_bytes, 0, at)
+            refusal = self._admission.admit(entry, size_bytes, self.pen_bytes(), at)
             if refusal is not None:
                 append.answers[place] = refusal
                 continue

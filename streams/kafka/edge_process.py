@@ -58,6 +58,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
         return 1
     edge.reloaded = reloaded
     feed = SourceFeed(config, take, edge_log.override)
+    edge_log.pen_bytes = lambda: feed.pens.total_bytes
     loop = asyncio.get_running_loop()
     others = [loop.create_task(_opened(config, edge_log, feed)), loop.create_task(_unreadable(feed))]
     status = await serve_until(edge, stop, config_path, env, others)

@@ -45,6 +45,7 @@ from streams.kafka.limits import FleetLimits
 from streams.kafka.log_producer import LogProducer
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.pack_host import KafkaPackHost
+from streams.kafka.pen_sizes import TellingPens
 from streams.kafka.reclaiming import Reclaiming
 from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
@@ -120,6 +121,7 @@ class Services:
         loop = asyncio.get_running_loop()
         sweeps = self.healing, self.reclaiming, self.trimming
         self._tasks += [loop.create_task(each.run_for_ever()) for each in sweeps]
+        self._tasks.append(loop.create_task(TellingPens(self.config, self.fleet, self.feed.pens).run_for_ever()))
         self.retention.start(RETENTION_AFTER_MS)
 
     def _follow(self) -> None:

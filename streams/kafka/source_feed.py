@@ -26,6 +26,7 @@ from schemas.edge_update import EdgeUpdate
 from schemas.records import DecodeError, SourceChange, decode_source_change
 from streams.kafka import limits
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.pen_sizes import PenSizes, is_pen, read_size
 from streams.kafka.route_host import PREFIX as ROUTE
 from streams.kafka.route_host import FollowedRoutes
 from streams.kafka.set_aside import PassedOver, reason_of
@@ -85,6 +86,9 @@ class SourceFeed:
         self._limits: dict[str, RateLimit | None] = {}
         self._unreadable: dict[str, str] = {}
         self._routes = FollowedRoutes(config.routes)
+        self.pens = PenSizes()
+        """What the pen holds."""
+        self._partitions = config.kafka.partitions
         self.passed = PassedOver(self._topic)
         self.end = TopicEnd(self._topic)
         self.read: asyncio.Future[None] = self._loop.create_future()
@@ -151,6 +155,8 @@ class SourceFeed:
             self._limits[tenant_id] = limits.read_limit(value)
         elif is_question(key):
             self._hand(partial(self._heard, key), value)
+        elif is_pen(key):
+            self._hand(self.pens.take, read_size(key, value, self._partitions))
         elif key.startswith(ROUTE):
             self._routes.take(key, value)
         elif self._managed:

@@ -9,8 +9,8 @@ from kafka import KafkaProducer
 
 from ankusa.demo.ask import ask
 from schemas.records import LimitChange, encode
-from tests.kafka.delivering import Admin, delivering_fleet, edge, ending, owns, worker
-from tests.kafka.folding import until
+from tests.kafka.delivering import MODULE, Admin, delivering_fleet, edge, ending, owns, worker
+from tests.kafka.folding import WorkerProcess, until
 from tests.kafka.nodes import Served, serving
 from tests.support.node_process import free_ports
 
@@ -64,6 +64,38 @@ def _shows(node: Admin, source: str) -> bool:
         return bool(node.get(LIMIT)["source"] == source)
     except OSError:
         return False
+
+
+@pytest.mark.soak
+def test_the_pens_bound_is_the_fleets(broker: str, tmp_path: Path) -> None:
+    """What is held of one edge counts at another, and room that a purge makes too."""
+    bound = {"quarantine": {"max_bytes": 20_000, "burst": 1000, "rate": 1000}}
+    verify = {"type": "github", "secret": "s" * 16}
+    sink = {"type": "http", "url": "http://192.0.2.1/nobody"}
+    source = {"orders": {"verify": verify, "on_verify_failure": "quarantine", "sinks": [sink]}}
+    sections = {"egress": {"allow": ["192.0.2.0/24"]}, "sources": source, **bound}
+    fleet = delivering_fleet(broker, partitions=2)
+    port = free_ports(1)[0]
+    process = WorkerProcess(fleet, tmp_path / "worker", MODULE, admin={"port": port}, **sections)
+    with (
+        ending([process]),
+        serving(tmp_path / "one", fleet.config, **sections) as one,
+        serving(tmp_path / "two", fleet.config, **sections) as two,
+    ):
+        owns(process, 2)
+        body = {"text": "x" * 1000}
+        for _ in range(19):
+            assert one.post("orders", body)[0] == 202
+        # Full to a hook or so: what comes is held until workers have told, and then nothing is.
+        until(lambda: two.post("orders", body)[0] == 503, "the other edge refuses")
+        status, answer = two.post("orders", body)
+        assert (status, answer["error"]) == (503, "quarantine_full")
+        until(lambda: one.post("orders", body)[0] == 503, "the first edge refuses too")
+        held_bytes = Admin(port).get("/v1/quarantine")["bytes"]
+        assert 20_000 * 0.9 < held_bytes < 20_000 * 4
+        assert ask(port, "DELETE", "/v1/quarantine?limit=1000")[0] == 200
+        until(lambda: two.post("orders", body)[0] == 202, "there is room again")
+        assert process.stop() == 0, process.output()
 
 
 def test_a_damaged_one_leaves_the_last_and_sources_of_files_need_no_source_store(broker: str, tmp_path: Path) -> None:

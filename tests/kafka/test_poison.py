@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from ankusa.logs import BURST
 from schemas import records
 from schemas.records import (
     Breaker,
@@ -206,6 +207,8 @@ def test_sources(running: Running) -> None:
         *((b"ask/1", value) for value in (b"", b"\xc1", records.encode(["2", "acme.bills", False, AT]))),
         *((b"told/1/x", value) for value in (b"\xc1", records.encode([1, 1, 1, AT]))),
         (b"told/1", records.encode([1, 1, 1, AT])),
+        *((b"pen/0", value) for value in (b"\xc1", records.encode(-1), GOOD[Topic.LIMITS])),
+        (b"pen/9", records.encode(1 << 60)),
         (b"\xff\xfe", GOOD[Topic.SOURCES]),
         (b"nobody's", GOOD[Topic.SOURCES]),
         (b"acme.others", GOOD[Topic.SOURCES]),
@@ -216,7 +219,11 @@ def test_sources(running: Running) -> None:
     assert running.fleet.producer.flush(30) == 0
     until(lambda: running.set_aside() >= before + len(entries), "all poison is counted", 30)
     assert running.set_aside() == before + len(entries)
-    assert running.named(running.fleet.names.sources) + len(running.worker.said("question_ignored")) == len(entries)
+    # The log has so many of a kind in a window, whoever writes more.
+    questions = [key for key, _ in entries if key.startswith((b"ask/", b"told/"))]
+    named = min(BURST, len(entries) - len(questions))
+    until(lambda: running.named(running.fleet.names.sources) == named, "they are named", 30)
+    assert len(running.worker.said("question_ignored")) == len(questions)
     # What was there holds, what comes is taken, by the worker and by the edge.
     status, answer = running.edge.post("acme.bills")
     assert status == 201, answer
