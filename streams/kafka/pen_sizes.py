@@ -1,9 +1,9 @@
 """The size of the fleet's pen, for edges, which refuse what would make it larger than `quarantine.max_bytes`.
 
-Each owner of a partition tells what its part of the pen holds, in the compacted topic `sources` under `pen/<partition>`,
-when that has changed by a hundredth of the partition's share of the bound, and every few seconds at most. Edges follow
-the topic and go by the sum. So the bound is late by those seconds, and by a hundredth. Owns these records, and when one
-is written; counts nothing itself.
+Each owner of a partition tells what its part of the pen holds, in the compacted topic `sources` under
+`pen/<partition>`, when that has changed by a hundredth of the partition's share of the bound, and every few seconds at
+most. Edges follow the topic and go by the sum. So the bound is late by those seconds, and by a hundredth. Owns these
+records, and when one is written; counts nothing itself.
 """
 
 from __future__ import annotations
