@@ -132,12 +132,15 @@ class Attempts:
 
     def start(self, at: int | None = None) -> None:
         """Begin what has a slot. `at` is the time if the caller has just asked for it."""
-        while not self.stopped and (claim := self._slots.next()) is not None:
+        while not self.stopped and self._host.may_begin() and (claim := self._slots.next()) is not None:
             claim.slotted = True
             self._launch(claim, self._clock() if at is None else at)
 
     def _launch(self, claim: Claim, at: int) -> None:
         """Begin an attempt; a batching sink's takes no slot, for the sink bounds its own queue and requests."""
+        if not self._host.may_begin():
+            self._loop.call_later(FAULT_MS / 1000, self.again, claim)
+            return
         try:
             self._begin(claim, at)
         except StoreError as error:

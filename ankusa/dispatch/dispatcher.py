@@ -78,6 +78,7 @@ class Dispatcher:
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
+        self._refused: str | None = None
         self._changed = asyncio.Event()
         self.settled = 0
 
@@ -99,13 +100,18 @@ class Dispatcher:
         try:
             more = self._scan()
         except StoreError as error:
-            log.warning("event=scan_refused reason=%s", error)
+            if str(error) != self._refused:
+                log.warning("event=scan_refused reason=%s", error)
+            self._refused = str(error)
             self.attempts.start()  # what was claimed before it
             self._sleep(FAULT_MS)
             return
+        self._refused = None
         self.attempts.start()
         if more:
             self.wake()
+        elif not self._host.may_begin():
+            self._sleep(FAULT_MS)
         else:
             self._arm()
         if not self.claims.by_place:

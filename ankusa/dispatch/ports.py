@@ -58,6 +58,10 @@ class DispatchHost(Protocol):
     def claimable(self, seq: int) -> bool:
         """Whether the hook is durable: a row of one that is not must not be claimed."""
 
+    def may_begin(self) -> bool:
+        """Whether attempts may begin: not while a node cannot know whether its rows are another's by now. What is
+        claimed waits; what turns out to be another's is given up."""
+
     def rows(self, places: list[Place]) -> Sequence[Row | None]: ...
     def hook(self, seq: int) -> tuple[Envelope, bytes] | None:
         """Raises one of `records.DecodeError`."""

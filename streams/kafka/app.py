@@ -8,6 +8,7 @@ Owns Faust's settings and the translation of ours; nothing here runs.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import faust
@@ -16,18 +17,15 @@ from faust.types.auth import CredentialsT
 
 from schemas.config import Config, KafkaSecurity
 from schemas.records import Topic
+from streams.kafka.membership import HEARTBEAT_S, SESSION_S, Membership
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening
 from streams.kafka.recovery import FoldTableManager
 from streams.kafka.table import FoldTable
 from streams.kafka.topics import TopicNames
 from streams.kafka.transport import FoldTransport
+from streams.kafka.unbroken import WHOLE
 
-SESSION_S = 10.0
-"""A worker that is not heard of for this long has lost its partitions: how soon the others take over from one that was
-killed. Heartbeats go on in a thread of their own, so only a process that stands still that long loses them."""
-
-HEARTBEAT_S = 2.0
 REBALANCE_S = 30.0
 """How long the group waits for a member to join again. A member answers within the two seconds that its partitions
 have for their last transactions."""
@@ -45,8 +43,9 @@ QUEUED_RECORDS = 16
 MECHANISMS = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
 
 
-def build_app(config: Config) -> faust.App:
-    """An app of the group that folds the topics of `kafka.prefix`."""
+def build_app(config: Config, membership: Membership, following: Callable[[Topic, int], int | None]) -> faust.App:
+    """An app of the group that folds the topics of `kafka.prefix`. `membership` hears what the group answers;
+    `following` gives the offset after the last record folded of a topic in a partition, None while that is not open."""
     kafka = config.kafka
     app = faust.App(
         f"{kafka.prefix}workers",
@@ -75,7 +74,12 @@ def build_app(config: Config) -> faust.App:
         datadir=str(Path(config.node.data_dir) / "faust"),
         loghandlers=[],
     )
-    app.transport = FoldTransport(app.conf.broker_consumer, app)
+    transport = FoldTransport(app.conf.broker_consumer, app)
+    transport.membership = membership
+    by_name = {name: topic for topic, name in _folded(config).items()}
+    transport.whole = {name for name, topic in by_name.items() if topic in WHOLE}
+    transport.following = lambda name, number: following(by_name[name], number) if name in by_name else None
+    app.transport = transport
     return app
 
 
@@ -96,12 +100,16 @@ def build_table(app: faust.App, config: Config, opening: Opening, owned: OwnedPa
 
 def folded_topics(app: faust.App, config: Config) -> dict[Topic, TopicT]:
     """The topics that are folded by partition. `audit` is its own table: nothing is made of it."""
+    return {topic: _topic(app, name) for topic, name in _folded(config).items()}
+
+
+def _folded(config: Config) -> dict[Topic, str]:
     names = TopicNames(config.kafka.prefix)
     return {
-        Topic.HOOKS: _topic(app, names.hooks),
-        Topic.OUTCOMES: _topic(app, names.outcomes),
-        Topic.REPLAYS: _topic(app, names.replays),
-        Topic.QUARANTINE: _topic(app, names.quarantine),
+        Topic.HOOKS: names.hooks,
+        Topic.OUTCOMES: names.outcomes,
+        Topic.REPLAYS: names.replays,
+        Topic.QUARANTINE: names.quarantine,
     }
 
 

@@ -50,15 +50,19 @@ class _Store:
 class KafkaDispatchHost:
     """Implements `ankusa.dispatch.ports.DispatchHost` and `ankusa.claim_check.check_ins.CheckInHost`."""
 
-    def __init__(self, fleet: FleetLog, bodies: Bodies) -> None:
+    def __init__(self, fleet: FleetLog, bodies: Bodies, doubtful: Callable[[], bool]) -> None:
+        """`doubtful`: whether the rows may be another worker's by now (`membership.py`)."""
         self._fleet = fleet
         self._bodies = bodies
+        self._doubtful = doubtful
         self.live = FleetDue()
         self.replayed = FleetDue()
         self._refused: tuple[int, str] | None = None
 
     @property
     def unavailable(self) -> str | None:
+        if self._doubtful():
+            return "the group of the workers is not heard"
         if self._refused is None or self._fleet.now() - self._refused[0] >= REFUSED_MS:
             return None
         return self._refused[1]
@@ -93,6 +97,9 @@ class KafkaDispatchHost:
 
     def claimable(self, seq: int) -> bool:
         return True
+
+    def may_begin(self) -> bool:
+        return not self._doubtful()
 
     def rows(self, places: list[Place]) -> Sequence[Row | None]:
         by_partition: dict[int, list[int]] = {}

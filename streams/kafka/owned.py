@@ -36,6 +36,8 @@ class OwnedPartitions:
         self._on_folded: list[FoldedAt] = []
         self.still_owned: StillOwned = _nobody_asked
         """Ask the brokers whether a partition is still this worker's: what cannot be undone is done after that."""
+        self.doubtful: Callable[[], bool] = _nobody_heard
+        """Whether all of them may be another's by now, as far as this worker has heard: no attempt begins then."""
 
     # -- for those who read ---------------------------------------------------
 
@@ -79,6 +81,10 @@ class OwnedPartitions:
         if partition in self._folds:
             for told in self._on_folded:
                 told(topic, partition, offset)
+
+
+def _nobody_heard() -> bool:
+    return True
 
 
 async def _nobody_asked(partition: int) -> bool:

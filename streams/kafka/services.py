@@ -82,7 +82,7 @@ class Services:
         names = TopicNames(config.kafka.prefix)
         dead = DeadHooks(names.dead, self.fleet, producer, self.dead_reader)
         self.bodies = Bodies(self.fleet, self.reader, dead.read_back)
-        self.host = KafkaDispatchHost(self.fleet, self.bodies)
+        self.host = KafkaDispatchHost(self.fleet, self.bodies, lambda: owned.doubtful())
         self.sink_context = _context(config)
         self.sources = NodeSources(config, self.sink_context)
         check_ins = CheckIns(self.host, self.blobs, claim_check.pack_max_bytes, self.fleet.now, unguessable)

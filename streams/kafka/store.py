@@ -19,6 +19,7 @@ from streams.kafka.changelog_reader import RestoreCancelledError
 from streams.kafka.in_turn import InTurn, last_hooks
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
+from streams.kafka.unbroken import Unbroken
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -34,6 +35,7 @@ class FoldStore(Store[bytes, bytes]):
         super().__init__(*given, **more)
         self.partitions: dict[int, Partition] = {}
         self.in_turn: dict[int, InTurn] = {}
+        self.unbroken: dict[int, Unbroken] = {}
         self._opening = opening
         self._owned = owned
         # A restore that was given up still has its store open until its thread has seen it.
@@ -83,6 +85,7 @@ class FoldStore(Store[bytes, bytes]):
             await partition.close()
             raise RestoreCancelledError(f"partition {number}")
         partition.on_lost = lambda lost: self.on_lost(lost)
+        self.unbroken[number] = Unbroken(partition.fold.offset)
         self.in_turn[number] = InTurn(number, last, lambda: partition.fold.offset(Topic.HOOKS))
         self.partitions[number] = partition
 
@@ -92,6 +95,7 @@ class FoldStore(Store[bytes, bytes]):
         gone = [self.partitions.pop(number) for number in list(numbers) if number in self.partitions]
         for partition in gone:
             self.in_turn.pop(partition.number, None)
+            self.unbroken.pop(partition.number, None)
             self._owned.revoked(partition.number)
         await asyncio.gather(*(partition.close() for partition in gone))
 

@@ -10,13 +10,15 @@ import logging
 from typing import Any, cast
 
 import faust
-from faust.types import EventT
+from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
+from faust.types import TP, EventT, Message
 
 from schemas.records import Topic
 from streams.kafka.in_turn import Record
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.store import FoldStore
+from streams.kafka.transport import FoldConsumer
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -50,6 +52,8 @@ class FoldTable(faust.Table[bytes, bytes]):
         partition = self.store.partitions.get(message.partition)
         if partition is None:
             return
+        if await self._skips(topic, message):
+            return
         timestamp_ms = round((message.timestamp or 0) * 1000)  # Faust makes seconds of it; milliseconds survive that
         record = Record(topic, message.offset, timestamp_ms, message.value, event.ack)
         in_turn = self.store.in_turn[partition.number]
@@ -58,6 +62,40 @@ class FoldTable(faust.Table[bytes, bytes]):
         while (waited := in_turn.next()) is not None:
             await self._fold(partition, waited)
             in_turn.done()
+
+    async def _skips(self, topic: Topic, message: Message) -> bool:
+        """Whether records that come before this one have not been taken: they are read first, and it after them."""
+        unbroken = self.store.unbroken[message.partition]
+        missing = unbroken.missing(topic, message.offset)
+        if missing is not None:
+            if not unbroken.asks(topic, missing) or not await self._reread(topic, message, missing):
+                return True
+            if self.store.unbroken.get(message.partition) is not unbroken:
+                return True
+        unbroken.taken(topic, message.offset)
+        return False
+
+    async def _reread(self, topic: Topic, message: Message, missing: int) -> bool:
+        """Read on from `missing`. True when the brokers have nothing before the message any more."""
+        consumer, place = self.app.consumer, TP(message.topic, message.partition)
+        assert isinstance(consumer, FoldConsumer)
+        try:
+            begins = (await consumer.earliest_offsets(place)).get(place)
+            if begins is not None and begins >= message.offset:
+                log.warning(
+                    "event=records_gone topic=%s partition=%d from=%d to=%d",
+                    *(topic.name.lower(), message.partition, missing, message.offset),
+                )
+                await consumer.gone(place, message.offset)
+                return True
+            log.info(
+                "event=records_read_again topic=%s partition=%d from=%d at=%d",
+                *(topic.name.lower(), message.partition, missing, message.offset),
+            )
+            await consumer.seek_wait({place: missing})
+        except (KafkaError, TimeoutError) as error:  # it is another worker's by now, or asked for again soon
+            log.warning("event=reread_waits topic=%s reason=%s", topic.name.lower(), error)
+        return False
 
     async def _fold(self, partition: Partition, record: Record) -> None:
         folded = await partition.take(*record)

@@ -10,9 +10,16 @@ the fifth minute on that was fifteen lines for each of them, each time. How far 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Collection
 from typing import Any
 
 from faust.transport.drivers import aiokafka
+from faust.types import TP
+
+from streams.kafka.membership import Membership, follow
+
+log = logging.getLogger("ankusa.kafka")
 
 FETCH_WAIT_MS = 20
 """How long a broker keeps a fetch that finds nothing: fifty requests a second of an idle worker, to each broker."""
@@ -32,6 +39,11 @@ class FoldConsumerThread(aiokafka.AIOKafkaConsumerThread):
         consumer._fetch_min_bytes = FETCH_LEAST_BYTES
         return consumer
 
+    async def on_start(self) -> None:
+        await super().on_start()
+        assert self._consumer is not None and isinstance(self.transport, FoldTransport)
+        follow(self._consumer._coordinator, self.transport.membership)
+
 
 class FoldConsumer(aiokafka.Consumer):
     """The consumer of that thread."""
@@ -46,6 +58,30 @@ class FoldConsumer(aiokafka.Consumer):
             earliest = await self.earliest_offsets(*fresh)
             await self.seek_wait({tp: offset or 0 for tp, offset in earliest.items()})
 
+        ahead = {}
+        for tp in self.assignment():
+            committed, following = self._committed_offset[tp], self._fold_transport.following(tp.topic, tp.partition)
+            if committed is not None and following is not None and following < committed:
+                ahead[tp] = following
+        if ahead:
+            log.warning("event=committed_ahead partitions=%d", len(ahead))
+            await self.seek_wait(ahead)
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """A jump in the offsets. Faust would commit past it; of a topic without holes it is read again instead
+        (`unbroken.py`)."""
+        if tp.topic not in self._fold_transport.whole:
+            await super()._add_gap(tp, offset_from, offset_to)
+
+    async def gone(self, tp: TP, offset: int) -> None:
+        """The topic begins at `offset` by now: nothing before it waits for being acknowledged."""
+        await super()._add_gap(tp, 0, offset - 1)
+
+    @property
+    def _fold_transport(self) -> FoldTransport:
+        assert isinstance(self.transport, FoldTransport)
+        return self.transport
+
     async def verify_all_partitions_active(self) -> None:
         """Judge nobody."""
 
@@ -54,3 +90,9 @@ class FoldTransport(aiokafka.Transport):
     """Faust's transport with that consumer."""
 
     Consumer = FoldConsumer
+    membership: Membership
+    """It hears what the group answers. Set before the app starts, as the others are."""
+    whole: Collection[str]
+    """Topics without holes."""
+    following: Callable[[str, int], int | None]
+    """The offset after the last record folded of a topic's partition; None while that is not open."""

@@ -22,12 +22,13 @@ from ankusa.store.tables import Tables
 from ankusa.supervisor import FATAL_EXIT
 from schemas import records
 from schemas.config import Config
-from schemas.records import Takeover
+from schemas.records import Takeover, Topic
 from streams.edge import Stop
 from streams.kafka.agents import add_agents
 from streams.kafka.app import build_app, build_table, folded_topics
 from streams.kafka.clients import OncePerKind
 from streams.kafka.log_producer import LogProducer, open_producer
+from streams.kafka.membership import Membership
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.process import begin
@@ -73,12 +74,14 @@ class Worker:
         self._executor = ThreadPoolExecutor(2 * config.kafka.partitions, thread_name_prefix="ankusa-partition")
         memory = StoreMemory.shared(config.kafka.partitions)
         opening = Opening(config, self.owner, lambda path: Tables(path, memory), self._executor)
-        self.app = build_app(config)
+        membership = Membership()
+        self.app = build_app(config, membership, self._following)
         self.table = build_table(self.app, config, opening, self.owned)
         add_agents(self.app, folded_topics(self.app, config), self.table, self.fail)
         self.app.on_partitions_revoked.connect(self._revoking, weak=False)
         self.app.on_rebalance_complete.connect(self._recovered, weak=False)
         self.owned.still_owned = self._still_owned
+        self.owned.doubtful = membership.doubtful
         self._failed: asyncio.Future[str] = self._loop.create_future()
         self._app_runs: asyncio.Task[None] | None = None
 
@@ -145,6 +148,10 @@ class Worker:
             self._producer.send(topic, partition.number, value, None, at, delivered)
         except StoreError as error:
             delivered(None, str(error))
+
+    def _following(self, topic: Topic, number: int) -> int | None:
+        partition = self.table.store.partitions.get(number)
+        return None if partition is None else partition.fold.offset(topic) + 1
 
     async def _still_owned(self, number: int) -> bool:
         partition = self.table.store.partitions.get(number)

@@ -71,6 +71,9 @@ class LocalDispatchHost:
     def claimable(self, seq: int) -> bool:
         return seq >> INDEX_BITS not in self._log.undurable
 
+    def may_begin(self) -> bool:
+        return True
+
     def rows(self, places: list[Place]) -> list[Row | None]:
         return self._log.tables.claim_rows(places)
 

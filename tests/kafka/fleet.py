@@ -1,14 +1,16 @@
 """A fleet under load while parts of it are taken away: every acknowledged hook delivered, and what each event cost.
 
 `python -m tests.kafka.fleet --hooks 50000`: three brokers, two edges, two workers and a counting sink, all processes.
-In turn a worker is killed with -9 and started again, a broker is, all brokers are gone for two minutes, a third worker
-joins, and the broker that coordinates the group is killed. Meanwhile the sink refuses one source's hooks, whose
-attempts have to go on through all of it. Prints the counts; exit status 1 when they do not add up.
+In turn a worker is killed with -9 and started again, one is stopped past its session and let go on, a broker is killed,
+all brokers are gone for two minutes, a third worker joins, and the broker that coordinates the group is killed.
+Meanwhile the sink refuses one source's hooks, whose attempts have to go on through all of it. Prints the counts; exit
+status 1 when they do not add up.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -119,6 +121,20 @@ def worker_added(run: Run) -> None:
         run.stack.wait_owned("three", 1)
 
 
+def worker_stood_still(run: Run) -> None:
+    """For longer than a session: others have its partitions when it goes on, and it knows nothing of that."""
+    stack = run.stack
+    other = next(name for name in stack.workers if name != "one")
+    process = stack.workers["one"].process
+    with run.event("a worker stopped, past its session, and let go on"):
+        before = stack.owned(other)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            stack.wait_owned(other, 1, before)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+
 def broker_killed(run: Run) -> None:
     """One that does not coordinate the group."""
     coordinator = run.stack.coordinator()
@@ -151,8 +167,9 @@ def brokers_away(run: Run) -> None:
     until(run.stack.in_sync, "every copy is in sync", WATCHED_S)
 
 
-FULL = (worker_killed, broker_killed, brokers_away, worker_added, coordinator_killed)
+FULL = (worker_killed, worker_stood_still, broker_killed, brokers_away, worker_added, coordinator_killed)
 SHORT = (worker_replaced, brokers_away)
+EVENTS = {event.__name__: event for event in FULL}
 
 
 # -- the run --------------------------------------------------------------------------
@@ -199,9 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hooks", type=int, default=50_000)
     parser.add_argument("--per-second", type=float, default=400.0, help="what the load offers")
     parser.add_argument("--outage-s", type=float, default=120.0, help="how long all brokers are away")
+    parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS), help="what is done, in turn")
     parser.add_argument("--folder", type=Path, help="where to run, and keep every log (default: a temporary one)")
     given = parser.parse_args(arguments)
-    size, plan = Size(per_second=given.per_second), Plan(given.hooks, FULL, outage_s=given.outage_s)
+    events = tuple(EVENTS[name] for name in given.events)
+    size, plan = Size(per_second=given.per_second), Plan(given.hooks, events, outage_s=given.outage_s)
     with tempfile.TemporaryDirectory(prefix="ankusa-fleet-") as temporary:
         began = time.monotonic()
         found = run(given.folder or Path(temporary), size, plan)

@@ -92,8 +92,12 @@ class Fleet:
 
     def rewind(self) -> None:
         """Have the group begin at the first record of everything, as if it had never committed. No worker may run."""
+        self.commit(dict.fromkeys(self.committed(), 0))
+
+    def commit(self, places: Mapping[tuple[str, int], int]) -> None:
+        """Have the group begin at an offset in each of `places`. No worker may run."""
         consumer = Consumer({"bootstrap.servers": self.broker, "group.id": f"{self.config.kafka.prefix}workers"})
-        offsets = [TopicPartition(*place, 0) for place in self.committed()]
+        offsets = [TopicPartition(*place, offset) for place, offset in places.items()]
         try:
             until(lambda: _commits(consumer, offsets), "the group is empty")
         finally:

@@ -22,6 +22,7 @@ from schemas import records
 from schemas.records import Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Takeover, Topic
 from streams.kafka import places
 from streams.kafka.app import build_app
+from streams.kafka.membership import Membership
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.recovery import BulkRecovery
@@ -213,14 +214,14 @@ def _opening(fleet: Fleet, folder: Path, owner: str, executor: ThreadPoolExecuto
 
 def test_standbys_are_off(broker: str, tmp_path: Path) -> None:
     """Faust's own follow a changelog record by record, and there is one by default."""
-    app = build_app(Fleet(broker).config)
+    app = build_app(Fleet(broker).config, Membership(), lambda topic, number: None)
     assert app.conf.table_standby_replicas == 0
     assert app.conf.processing_guarantee.value == "at_least_once"
 
 
 def test_the_transport_is_aiokafka(broker: str) -> None:
     """Others have come and gone; one of them ran and processed nothing."""
-    app = build_app(Fleet(broker).config)
+    app = build_app(Fleet(broker).config, Membership(), lambda topic, number: None)
     assert isinstance(app.transport, Transport)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka import fleet_blocked, fleet_replay
-from tests.kafka.fleet import FULL, SHORT, Plan, run
+from tests.kafka.fleet import FULL, SHORT, Plan, run, worker_stood_still
 from tests.kafka.fleet_stack import Size
 
 
@@ -20,6 +20,15 @@ def test_a_small_fleet_goes_on_through_all_of_it(tmp_path: Path) -> None:
     print(f"\n{found}")
     assert found.good, found
     assert found.accepted >= 1500
+
+
+@pytest.mark.fault
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_worker_that_stood_still_past_its_session_delivers_nothing_of_others(tmp_path: Path) -> None:
+    found = run(tmp_path, Size(per_second=300), Plan(hooks=4000, events=(worker_stood_still,), unlucky=10))
+    print(f"\n{found}")
+    assert found.good, found
 
 
 @pytest.mark.soak

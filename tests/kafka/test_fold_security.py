@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from schemas.config import KafkaSasl, KafkaSecurity
 from streams.kafka.app import build_app
 from streams.kafka.clients import client_settings
+from streams.kafka.membership import Membership
 from streams.kafka.topic_admin import TopicAdmin
 from streams.kafka.topics import TopicNames
 from tests.kafka import cluster
@@ -51,7 +52,8 @@ def test_what_the_group_is_told(tls: bool, mechanism: Any, protocol: str) -> Non
     sasl = None if mechanism is None else KafkaSasl(mechanism=mechanism, username="a", password=PASSWORD)
     config = cluster.configuration("127.0.0.1:1")
     security = KafkaSecurity(tls=tls, sasl=sasl)
-    app = build_app(msgspec.structs.replace(config, kafka=msgspec.structs.replace(config.kafka, security=security)))
+    secured = msgspec.structs.replace(config, kafka=msgspec.structs.replace(config.kafka, security=security))
+    app = build_app(secured, Membership(), lambda topic, number: None)
     told = app.conf.broker_credentials
     assert told is not None
     assert told.protocol.value == protocol

@@ -28,6 +28,7 @@ class LateHost(EmbeddedHost):
 
     partitions = 1
     gone: frozenset[int] = frozenset()
+    heard = True
 
     async def _start(self) -> None:
         await super()._start()
@@ -35,6 +36,7 @@ class LateHost(EmbeddedHost):
         self.dispatch_host.publish = self._publish  # type: ignore[method-assign]
         self.dispatch_host.partition_of = self.partition_of  # type: ignore[assignment]
         self.dispatch_host.claimable = self._claimable  # type: ignore[method-assign]
+        self.dispatch_host.may_begin = lambda: self.heard  # type: ignore[method-assign]
 
     def partition_of(self, seq: int) -> int:
         return (seq >> INDEX_BITS) % self.partitions

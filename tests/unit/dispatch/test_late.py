@@ -233,3 +233,36 @@ def test_an_abandoned_probe_leaves_its_breaker_to_the_next(tmp_path: Path) -> No
         assert left == set()
         others = [hook for hook in ("a", "a2", "b", "b2") if host.partition(hook) != host.partition_of(running[0])]
         assert all(host.rows(hook) == {} for hook in others)
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_no_attempt_begins_while_rows_may_be_anothers(host: LateHost, batching: bool) -> None:
+    """Those that run end and are told; what is claimed and waits for its turn begins when it is certain again."""
+    sink = ScriptedSink(slow(100), batching=batching)
+    host.source("orders", sink)
+    host.commit(hooks(4))
+    host.settle()
+    assert len(sink.got) == 4
+    host.heard = False
+    host.commit(hooks(4, prefix="later"))
+    host.advance(30_000)
+    assert len(sink.got) == 4
+    assert host.published
+    host.heard = True
+    host.advance(5000)
+    assert len(sink.got) == 8
+
+
+def test_rows_that_turn_out_to_be_anothers_never_begin(host: LateHost) -> None:
+    sink = ScriptedSink(slow(100))
+    host.source("orders", sink)
+    host.commit(hooks(4))
+    host.settle()
+    host.heard = False
+    host.commit(hooks(4, prefix="later"))
+    host.advance(1000)
+    for partition in range(host.partitions):
+        host.revoke(partition)
+    host.heard = True
+    host.advance(30_000)
+    assert len(sink.got) == 4

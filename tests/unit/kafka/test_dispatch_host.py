@@ -60,9 +60,10 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.at = AT
+        self.doubtful = False
         self.producer = FakeProducer()
         self.fleet = FleetLog(cast(LogProducer, self.producer), {Topic.OUTCOMES: "outcomes"}, lambda: self.at)
-        self.host = KafkaDispatchHost(self.fleet, Bodies(self.fleet, NoReader()))
+        self.host = KafkaDispatchHost(self.fleet, Bodies(self.fleet, NoReader()), lambda: self.doubtful)
         self.partitions = {number: Partition(path / str(number), number) for number in NUMBERS}
         for number, partition in self.partitions.items():
             partition.add(Topic.HOOKS, hooks(f"{number}-a", f"{number}-b"))
@@ -238,3 +239,13 @@ def test_a_check_in_is_folded_before_it_counts(world: World) -> None:
         assert world.partitions[3].tables.checked_in(seq) is None
 
     asyncio.run(body())
+
+
+def test_nothing_begins_while_the_rows_may_be_anothers(world: World) -> None:
+    assert world.host.may_begin()
+    world.doubtful = True
+    assert not world.host.may_begin()
+    assert world.host.unavailable == "the group of the workers is not heard"
+    world.doubtful = False
+    assert world.host.may_begin()
+    assert world.host.unavailable is None

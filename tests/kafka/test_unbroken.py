@@ -1,0 +1,103 @@
+"""Whatever is skipped between the log and the fold is read again, and never committed past, on a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition as ClientPartition  # type: ignore[import-untyped]
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from faust.types import TP
+
+from schemas.records import Topic, seq_of
+from streams.kafka.places import log_offset
+from streams.kafka.worker import Worker
+from tests.kafka.folding import Fleet, in_loop, until_async, worker
+from tests.unit.kafka.records import hooks
+
+# The event loop of Faust's consumer thread is left to the collector, with its sockets.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+
+WAIT_S = 60.0
+
+
+def _send(fleet: Fleet, first: int, end: int) -> None:
+    fleet.send(Topic.HOOKS, [(0, hooks(f"hook-{number}")) for number in range(first, end)])
+
+
+def _folded(running: Worker) -> set[int]:
+    """Offsets of `hooks` whose hook has a row in partition 0."""
+    tables = running.owned.tables.get(0)
+    if tables is None:
+        return set()
+    return {offset for offset in range(30) if tables.row(seq_of(log_offset(0, offset), 0), 0) is not None}
+
+
+async def _committed(fleet: Fleet, running: Worker, count: int) -> None:
+    """Wait until the group has committed `count` records of hooks; nothing beyond what is folded, all the while."""
+
+    def reached() -> bool:
+        committed = fleet.committed()[fleet.names.hooks, 0][0]
+        assert committed <= running.table.store.partitions[0].fold.offset(Topic.HOOKS) + 1
+        return committed == count
+
+    await until_async(reached, f"{count} are committed", WAIT_S)
+
+
+async def _skipping(running: Worker, place: TP, to: int, meanwhile: Any) -> None:
+    """Have what comes `meanwhile` skipped up to offset `to`."""
+    consumer = running.app.consumer
+    client, asked = consumer._thread._consumer, ClientPartition(*place)
+    client.pause(asked)
+    meanwhile()
+    await consumer.seek_wait({place: to})
+    client.resume(asked)
+
+
+@in_loop
+async def test_records_that_were_skipped_are_read_first(broker: str, tmp_path: Path) -> None:
+    fleet = Fleet(broker, partitions=1)
+    place = TP(fleet.names.hooks, 0)
+    _send(fleet, 0, 5)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == set(range(5)), "five are folded", WAIT_S)
+        await _skipping(running, place, 8, lambda: _send(fleet, 5, 10))
+        await until_async(lambda: _folded(running) == set(range(10)), "all are folded", WAIT_S)
+        assert not running.app.consumer._gap[place]
+        await _committed(fleet, running, 10)
+
+
+@in_loop
+async def test_records_that_the_brokers_have_no_more_are_not_waited_for(broker: str, tmp_path: Path) -> None:
+    fleet = Fleet(broker, partitions=1)
+    place = TP(fleet.names.hooks, 0)
+    _send(fleet, 0, 5)
+
+    def meanwhile() -> None:
+        _send(fleet, 5, 10)
+        admin = AdminClient({"bootstrap.servers": broker})
+        for future in admin.delete_records([TopicPartition(*place, 8)]).values():
+            future.result(20)
+
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == set(range(5)), "five are folded", WAIT_S)
+        await _skipping(running, place, 8, meanwhile)
+        await until_async(lambda: _folded(running) >= {8, 9}, "those that are left are folded", WAIT_S)
+        assert _folded(running) == {*range(5), 8, 9}
+        await _committed(fleet, running, 10)
+
+
+@in_loop
+async def test_a_commit_beyond_what_was_folded_loses_nothing(broker: str, tmp_path: Path) -> None:
+    """What another build, or another hand, has committed: a worker goes by its tables."""
+    fleet = Fleet(broker, partitions=1)
+    _send(fleet, 0, 5)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == set(range(5)), "five are folded", WAIT_S)
+        await running.table.store.drained(WAIT_S)
+    _send(fleet, 5, 10)
+    fleet.commit({(fleet.names.hooks, 0): 10})
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == set(range(10)), "all are folded", WAIT_S)
