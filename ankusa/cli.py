@@ -149,6 +149,7 @@ def topics(arguments: argparse.Namespace) -> int:
 
     admin = TopicAdmin(config)
     try:
+        admin.reach()
         if arguments.action == "create":
             for line in admin.create():
                 print(line)

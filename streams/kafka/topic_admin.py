@@ -33,7 +33,8 @@ REQUEST_S = 30.0
 begun may take long for its first."""
 
 CHECK_REQUEST_S = 4.0
-"""For one request of a role that begins. It asks again, and a process that is to stop waits for no longer than this."""
+"""For one request of a role that begins, and for the first of a person. The one asks again, and a process that is to
+stop waits for no longer than this."""
 
 SEEN_S = 2.0
 """A created topic is known to every broker a moment later, and any may be asked."""
@@ -86,6 +87,14 @@ class TopicAdmin:
         said after it, and again and again, and is no reason."""
         if self._heard is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._heard = error.str()
+
+    def reach(self) -> None:
+        """Raises ClusterError within `CHECK_REQUEST_S` where no broker answers: nobody at a terminal should wait for
+        the time that a request may take."""
+        try:
+            self._admin.list_topics(timeout=CHECK_REQUEST_S)
+        except KafkaException as error:
+            raise self._error("no broker answers: start them, or correct kafka.brokers", error) from error
 
     def check(self) -> list[Wrong]:
         """Everything that is missing or wrong. What one broker does not know yet is looked for again for `SEEN_S`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,15 @@ def test_an_embedded_node_has_none(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text("sources: {a: {verify: {type: none}, sinks: [{type: log}]}}")
     assert cli.main(["topics", "check", "--config", str(path)]) == cli.CONFIG_EXIT
     assert "log.type: is local" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["check", "create"])
+def test_brokers_that_are_away_are_named_within_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    path = file(tmp_path, "127.0.0.1:1")
+    began = time.monotonic()
+    assert cli.main(["topics", action, "--config", path]) == cli.FAILED
+    assert time.monotonic() - began < 10
+    told = capsys.readouterr().err
+    assert told.startswith("kafka.brokers 127.0.0.1:1: no broker answers: start them, or correct kafka.brokers")
