@@ -19,6 +19,7 @@ from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.store import FoldStore
 from streams.kafka.transport import FoldConsumer
+from streams.kafka.unbroken import Unbroken
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -68,34 +69,30 @@ class FoldTable(faust.Table[bytes, bytes]):
         unbroken = self.store.unbroken[message.partition]
         missing = unbroken.missing(topic, message.offset)
         if missing is not None:
-            if not unbroken.asks(topic, missing) or not await self._reread(topic, message, missing):
-                return True
-            if self.store.unbroken.get(message.partition) is not unbroken:
+            if unbroken.asks(topic, missing):
+                await self._reread(topic, TP(message.topic, message.partition), unbroken, missing, message.offset)
+            moved = self.store.unbroken.get(message.partition) is not unbroken
+            if moved or unbroken.missing(topic, message.offset) is not None:
                 return True
         unbroken.taken(topic, message.offset)
         return False
 
-    async def _reread(self, topic: Topic, message: Message, missing: int) -> bool:
-        """Read on from `missing`. True when the brokers have nothing before the message any more."""
-        consumer, place = self.app.consumer, TP(message.topic, message.partition)
+    async def _reread(self, topic: Topic, place: TP, unbroken: Unbroken, missing: int, offset: int) -> None:
+        """Read on from `missing`, or from where the topic begins by now: what was before that is gone."""
+        consumer, told = self.app.consumer, (topic.name.lower(), place.partition)
         assert isinstance(consumer, FoldConsumer)
         try:
-            begins = (await consumer.earliest_offsets(place)).get(place)
-            if begins is not None and begins >= message.offset:
-                log.warning(
-                    "event=records_gone topic=%s partition=%d from=%d to=%d",
-                    *(topic.name.lower(), message.partition, missing, message.offset),
-                )
-                await consumer.gone(place, message.offset)
-                return True
-            log.info(
-                "event=records_read_again topic=%s partition=%d from=%d at=%d",
-                *(topic.name.lower(), message.partition, missing, message.offset),
-            )
-            await consumer.seek_wait({place: missing})
+            begins = (await consumer.earliest_offsets(place)).get(place, 0)
+            if begins > missing:
+                log.warning("event=records_gone topic=%s partition=%d from=%d to=%d", *told, missing, begins)
+                await consumer.gone(place, begins)
+                unbroken.taken(topic, begins - 1)
+                unbroken.asks(topic, begins)
+            if begins < offset:
+                log.info("event=records_read_again topic=%s partition=%d from=%d at=%d", *told, missing, offset)
+                await consumer.seek_wait({place: max(missing, begins)})
         except (KafkaError, TimeoutError) as error:  # it is another worker's by now, or asked for again soon
-            log.warning("event=reread_waits topic=%s reason=%s", topic.name.lower(), error)
-        return False
+            log.warning("event=reread_waits topic=%s partition=%d reason=%s", *told, error)
 
     async def _fold(self, partition: Partition, record: Record) -> None:
         folded = await partition.take(*record)
