@@ -33,8 +33,10 @@ REQUEST_S = 30.0
 begun may take long for its first."""
 
 CHECK_REQUEST_S = 4.0
-"""For one request of a role that begins, and for the first of a person. The one asks again, and a process that is to
-stop waits for no longer than this."""
+"""For one request of a role that begins. It asks again, and a process that is to stop waits for no longer than this."""
+
+REACH_S = 2.5
+"""For the first answer of a broker to a person. With the start and the end of a command that is less than 5 s."""
 
 SEEN_S = 2.0
 """A created topic is known to every broker a moment later, and any may be asked."""
@@ -89,10 +91,10 @@ class TopicAdmin:
             self._heard = error.str()
 
     def reach(self) -> None:
-        """Raises ClusterError within `CHECK_REQUEST_S` where no broker answers: nobody at a terminal should wait for
+        """Raises ClusterError within `REACH_S` where no broker answers: nobody at a terminal should wait for
         the time that a request may take."""
         try:
-            self._admin.list_topics(timeout=CHECK_REQUEST_S)
+            self._admin.list_topics(timeout=REACH_S)
         except KafkaException as error:
             raise self._error("no broker answers: start them, or correct kafka.brokers", error) from error
 
