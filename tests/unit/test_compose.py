@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ankusa.config import load
+from ankusa.config import load, yaml_file
+from ankusa.config.problems import Problems
 from ankusa.demo import sink
 from schemas.config import Config
 from streams.kafka.topics import min_insync_replicas
@@ -30,6 +31,15 @@ KEYS = {
     *("image", "build", "restart", "environment", "healthcheck", "configs", "depends_on", "stop_grace_period"),
     *("hostname", "volumes", "ports", "command", "entrypoint"),
 }
+NESTED = {
+    "build": {"context", "dockerfile"},
+    "healthcheck": {"test", "interval", "timeout", "retries"},
+    "configs": {"source", "target"},
+    "depends_on": {"condition"},
+}
+"""Keys of the mappings in a service."""
+
+DURATION = re.compile(r"\d+(ms|s|m|h)")
 CONDITIONS = {"service_started", "service_healthy", "service_completed_successfully"}
 REFERENCE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
@@ -62,11 +72,35 @@ def test_the_stack_is_what_it_should_be() -> None:
     assert {key for key in STACK if not key.startswith("x-")} == {"name", "services", "configs", "volumes"}
 
 
+@pytest.mark.parametrize("name", ["docker-compose.yml", "ankusa.yaml", "prometheus.yml"])
+def test_no_key_is_given_twice(name: str) -> None:
+    problems = Problems()
+    assert yaml_file.read(str(COMPOSE / name), problems)
+    problems.raise_if_any()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_says_of_itself_is_known(name: str) -> None:
+    service = SERVICES[name]
+    mappings = [(key, service[key]) for key in ("build", "healthcheck") if key in service]
+    mappings += [("configs", entry) for entry in service.get("configs", ())]
+    mappings += [("depends_on", how) for how in service.get("depends_on", {}).values()]
+    for key, mapping in mappings:
+        assert mapping.keys() <= NESTED[key], key
+    health = service.get("healthcheck", {})
+    for duration in (health.get("interval", "1s"), health.get("timeout", "1s"), service.get("stop_grace_period", "1s")):
+        assert DURATION.fullmatch(duration)
+    assert not health or health["test"][0] == "CMD"
+    assert isinstance(health.get("retries", 1), int)
+    words = [*service.get("command", ()), *service.get("entrypoint", ()), *health.get("test", ())]
+    assert all(isinstance(word, str) for word in words)  # compose takes no number for a word
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_whole(name: str) -> None:
     service = SERVICES[name]
     assert service.keys() <= KEYS
-    assert ":" in service["image"] or "build" in service  # pulled images are pinned
+    assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]) or "build" in service  # pulled images are pinned
     assert service["restart"] in ("unless-stopped", "on-failure")
     for other, how in service.get("depends_on", {}).items():
         assert other in SERVICES
@@ -154,7 +188,12 @@ def test_the_destination_is_the_sink_and_checks_the_same_secret() -> None:
 
 
 def test_prometheus_asks_each_worker_with_its_token() -> None:
-    (job,) = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
+    document = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
+    assert document.keys() == {"global", "scrape_configs"}
+    assert document["global"].keys() == {"scrape_interval"}
+    assert DURATION.fullmatch(document["global"]["scrape_interval"])
+    (job,) = document["scrape_configs"]
+    assert job.keys() == {"job_name", "authorization", "static_configs"}
     port = config_of("worker-1").admin.port
     assert job["static_configs"] == [{"targets": [f"worker-1:{port}", f"worker-2:{port}"]}]
     mounted = {entry["target"]: entry["source"] for entry in SERVICES["prometheus"]["configs"]}
@@ -165,6 +204,9 @@ def test_prometheus_asks_each_worker_with_its_token() -> None:
 
 def test_what_the_image_is_built_of_exists() -> None:
     lines = (COMPOSE / "Dockerfile").read_text().splitlines()
+    bases = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    assert bases
+    assert all(re.search(r":\d+\.\d+", base) for base in bases)
     copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for name in copied:
