@@ -24,6 +24,10 @@ PACKS, MARKS = 256, 2000
 """Taken apart by one record, of each family: no more packs, and none that begins behind so many keys. Some ten
 milliseconds, which the fold of a partition stands still."""
 
+PACK_BYTES = 512 << 10
+"""What the packs that one record takes apart may hold, but for a single one: what is kept of them is one entry of the
+changelog, which takes no more than the largest hook's."""
+
 SEQ_BYTES = 8
 
 _PREFIX = b"local/pack/"
@@ -71,15 +75,20 @@ def expire(database: Database, batch: Target, recorder: Recorder, before: int) -
 
 def _expire(database: Database, batch: Target, recorder: Recorder, family: str, before: int) -> int:
     meta, handle = database.handles["meta"], database.handles[family]
-    marks: list[bytes] = []
+    there: dict[bytes, Pair] = {}
+    marks = size_bytes = 0
     for taken, (pack_key, found) in enumerate(oldest(database, family)):
-        if found.at >= before or taken == PACKS or len(marks) >= MARKS:
+        if found.at >= before or taken == PACKS or marks >= MARKS:
             break
-        marks += found.marks
+        held = _there(database, family, found.marks)
+        size_bytes += sum(len(key) + len(value) for key, value in held.values())
+        if taken and size_bytes > PACK_BYTES:
+            break
+        marks += len(found.marks)
+        there |= held
         recorder.drop_pack(pack_key)
         batch.delete(_PREFIX + pack_key, meta)
-    there = _there(database, family, marks)
-    kept = database.present("rows", sorted({mark[:SEQ_BYTES] for mark in marks}))
+    kept = database.present("rows", sorted({mark[:SEQ_BYTES] for mark in there}))
     for mark, (key, value) in there.items():
         if mark[:SEQ_BYTES] in kept:
             recorder.put(key, value, handle)

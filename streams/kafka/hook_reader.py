@@ -81,13 +81,16 @@ class HookReader:
             raise StoreError(f"{self._topic}[{partition}]: {error.args[0]}") from error
 
     def _found(self, consumer: Consumer, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
-        """What is not between the topic's ends is gone, by the broker's word; a row dies of that. All else that does
-        not come is asked for again."""
+        """What is before the topic's beginning is gone, by the broker's word; a row dies of that. All else that does
+        not come is asked for again: behind its end too, since a broker that has just begun to lead may know an older
+        one."""
         place = TopicPartition(self._topic, partition)
         ends = consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
         if ends is None:
             raise StoreError(f"{self._topic}[{partition}]: no broker answers")
-        left = [offset for offset in reversed(offsets) if ends[0] <= offset < ends[1]]
+        left = [offset for offset in reversed(offsets) if ends[0] <= offset]
+        if left and left[0] >= ends[1]:
+            raise StoreError(f"{self._topic}[{partition}]: ends at {ends[1]}, before record {left[0]}")
         found: dict[int, bytes] = {}
         following = -1
         while left:

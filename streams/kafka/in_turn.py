@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -107,21 +107,33 @@ def _named(value: bytes | None) -> int:
     return max(map(offset_of, seqs), default=-1)
 
 
-def last_hooks(config: Config, partition: int, cancelled: Callable[[], bool]) -> int:
-    """The offset of the last record of `hooks` in a partition, -1 when it has none or it is `cancelled`. Blocks until a
-    broker answers: for a thread."""
-    topic = TopicNames(config.kafka.prefix).hooks
+class Ends(NamedTuple):
+    """How far a partition's topics go: the offset after the last record of each in `WHOLE`, and that of the last record
+    of `hooks`, -1 when it has none."""
+
+    following: Mapping[Topic, int]
+    last_hooks: int
+
+
+def read_ends(config: Config, partition: int, cancelled: Callable[[], bool]) -> Ends | None:
+    """None when it is `cancelled`. Blocks until a broker answers: for a thread."""
+    names = TopicNames(config.kafka.prefix)
+    by_topic = {Topic.HOOKS: names.hooks, Topic.OUTCOMES: names.outcomes, Topic.QUARANTINE: names.quarantine}
     consumer = open_consumer(config)
     try:
+        found: dict[Topic, tuple[int, int]] = {}
         while not cancelled():
             try:
-                ends = consumer.get_watermark_offsets(TopicPartition(topic, partition), ANSWER_S)
+                for topic, name in by_topic.items():
+                    if (ends := consumer.get_watermark_offsets(TopicPartition(name, partition), ANSWER_S)) is not None:
+                        found[topic] = ends
             except KafkaException as error:
-                log.warning("event=hooks_end_waits partition=%d reason=%s", partition, error.args[0])
+                log.warning("event=ends_wait partition=%d reason=%s", partition, error.args[0])
                 time.sleep(AGAIN_S)
-            else:
-                if ends is not None:
-                    return ends[1] - 1 if ends[1] > ends[0] else -1
-        return -1
+                continue
+            if found.keys() == by_topic.keys():
+                begin, end = found[Topic.HOOKS]
+                return Ends({topic: ends[1] for topic, ends in found.items()}, end - 1 if end > begin else -1)
+        return None
     finally:
         consumer.close()

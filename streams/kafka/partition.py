@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
 
-from ankusa.clock import now_ms
+from ankusa.clock import now_ms, unguessable
 from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
@@ -62,9 +62,11 @@ class Partition:
     @classmethod
     async def open(cls, opening: Opening, number: int, cancelled: Callable[[], bool]) -> Partition:
         """Open partition `number`. Raises RestoreCancelledError, and StoreError when it cannot be."""
+        # New each time: a takeover of an earlier time, which may be read again, is none of this one.
+        owner = f"{opening.owner}-{unguessable():016x}"
         sender = Sender(opening.config, number, opening.executor)
         restored = asyncio.get_running_loop().run_in_executor(
-            opening.executor, _restored, opening, number, sender, cancelled
+            opening.executor, _restored, opening, number, owner, sender, cancelled
         )
         try:
             fold = await asyncio.shield(restored)
@@ -75,9 +77,9 @@ class Partition:
                 restored.result().tables.close()
             await sender.close(0)
             raise
-        partition = cls(number, fold, sender, opening.owner)
+        partition = cls(number, fold, sender, owner)
         turn = read_state(fold.tables).turn
-        sender.start(turn, owner_entry(turn, opening.owner), partition._sent)
+        sender.start(turn, owner_entry(turn, owner), partition._sent)
         for unsent, entries in list(fold.unsent()):
             sender.add(unsent, entries, _nobody)
         return partition
@@ -123,7 +125,9 @@ def _nobody() -> None:
     """Who waits for entries that are sent again."""
 
 
-def _restored(opening: Opening, number: int, sender: Sender, cancelled: Callable[[], bool]) -> PartitionFold:
+def _restored(
+    opening: Opening, number: int, owner: str, sender: Sender, cancelled: Callable[[], bool]
+) -> PartitionFold:
     """Steps 1 and 2, in a thread."""
     began = time.monotonic()
     if not sender.fence(cancelled):
@@ -132,7 +136,7 @@ def _restored(opening: Opening, number: int, sender: Sender, cancelled: Callable
     try:
         read_changelog(opening.config, number, restore, cancelled)
         entry_bytes = hook_record_bytes(opening.config) - ENTRY_OVERHEAD_BYTES
-        fold = PartitionFold(number, restore.finish(opening.owner), entry_bytes)
+        fold = PartitionFold(number, restore.finish(owner), entry_bytes)
     except BaseException:
         restore.tables.close()
         raise

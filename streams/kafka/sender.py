@@ -142,10 +142,10 @@ class Sender:
         entries = [entry for waiting in batch for entry in waiting.entries]
         try:
             if entries or probes:
-                opening, loop = self._opening, asyncio.get_running_loop()
-                commit = self._transactions.commit
+                # Before it is on its way: a probe that comes meanwhile is about a transaction of its own.
+                opening, self._opening = self._opening, []
+                commit, loop = self._transactions.commit, asyncio.get_running_loop()
                 self._following = await loop.run_in_executor(self._executor, commit, [*opening, *entries])
-                self._opening = []
             _answer(probes, True)
         finally:
             _answer(probes, False)

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from faust.stores.base import Store
 from faust.types import TP
 
+from ankusa.store.errors import StoreError
 from schemas.records import Topic
 from streams.kafka.changelog_reader import RestoreCancelledError
-from streams.kafka.in_turn import InTurn, last_hooks
+from streams.kafka.in_turn import Ends, InTurn, read_ends
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.unbroken import Unbroken
 
 log = logging.getLogger("ankusa.kafka")
 
+
+LAGS_S = 10.0
+AGAIN_S = 0.5
 
 RESTORES = 4
 """Partitions that are restored at once: more take no less time, since one core does the work, and 16 MiB each."""
@@ -75,19 +80,33 @@ class FoldStore(Store[bytes, bytes]):
             partition = await Partition.open(self._opening, number, cancelled)
             try:
                 # After every owner of before was refused: what those have folded is there by now.
-                last = await asyncio.get_running_loop().run_in_executor(
-                    self._opening.executor, last_hooks, self._opening.config, number, cancelled
-                )
+                ends = await self._ends(partition, cancelled)
             except BaseException:
                 await partition.close()
                 raise
-        if cancelled():
+        if ends is None or cancelled():
             await partition.close()
             raise RestoreCancelledError(f"partition {number}")
         partition.on_lost = lambda lost: self.on_lost(lost)
         self.unbroken[number] = Unbroken(partition.fold.offset)
-        self.in_turn[number] = InTurn(number, last, lambda: partition.fold.offset(Topic.HOOKS))
+        self.in_turn[number] = InTurn(number, ends.last_hooks, lambda: partition.fold.offset(Topic.HOOKS))
         self.partitions[number] = partition
+
+    async def _ends(self, partition: Partition, cancelled: Callable[[], bool]) -> Ends | None:
+        """Raises StoreError where a topic ends before what the tables have of it: what is written there now would have
+        the offsets of what is folded already, and be taken for it. A broker that has just begun to lead may know an
+        older end for a moment."""
+        deadline_s = time.monotonic() + LAGS_S
+        while True:
+            ends = await asyncio.get_running_loop().run_in_executor(
+                self._opening.executor, read_ends, self._opening.config, partition.number, cancelled
+            )
+            wrong = None if ends is None else _too_early(partition, ends)
+            if wrong is None:
+                return ends
+            if time.monotonic() > deadline_s:
+                raise StoreError(wrong)
+            await asyncio.sleep(AGAIN_S)
 
     async def _close(self, numbers: Iterable[int]) -> None:
         """Close partitions: whoever reads them is told first."""
@@ -135,3 +154,15 @@ class FoldStore(Store[bytes, bytes]):
     def __bool__(self) -> bool:
         """There, however many partitions it has: Faust's stores are mappings."""
         return True
+
+
+def _too_early(partition: Partition, ends: Ends) -> str | None:
+    for topic, following in ends.following.items():
+        folded = partition.fold.offset(topic)
+        if folded >= following:
+            return (
+                f"partition {partition.number} of {topic.name.lower()} ends at offset {following}, and its tables "
+                f"hold what it had up to {folded}: brokers have lost acknowledged records, or the topic was made again "
+                '(see "A topic that ends too early" in docs/kafka.md)'
+            )
+    return None

@@ -85,7 +85,9 @@ class Transactions:
 
     def commit(self, entries: Sequence[Entry]) -> int:
         """Commit `entries` as one transaction, however often it takes; the offset after them. Raises
-        ChangelogLostError."""
+        ChangelogLostError; and ValueError for none, which no broker would hear of, nor refuse."""
+        if not entries:
+            raise ValueError("a transaction without entries")
         while not self._closing:
             try:
                 self._attempt(entries)

@@ -143,7 +143,7 @@ class Worker:
                 self._loop.call_later(AGAIN_S, self._take_over, partition)
 
         topic, at = TopicNames(self._config.kafka.prefix).outcomes, now_ms()
-        value = records.encode(Takeover(self.owner, at))
+        value = records.encode(Takeover(partition.owner, at))
         try:
             self._producer.send(topic, partition.number, value, None, at, delivered)
         except StoreError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from faust.types import TP
 
 from schemas.records import Topic, seq_of
 from streams.kafka.places import log_offset
+from streams.kafka.topic_admin import TopicAdmin
 from streams.kafka.worker import Worker
-from tests.kafka.folding import Fleet, in_loop, until_async, worker
+from tests.kafka.folding import Fleet, in_loop, until, until_async, worker
 from tests.unit.kafka.records import hooks
 
 # The event loop of Faust's consumer thread is left to the collector, with its sockets.
@@ -105,3 +107,20 @@ async def test_a_commit_beyond_what_was_folded_loses_nothing(broker: str, tmp_pa
     fleet.commit({(fleet.names.hooks, 0): 10})
     async with worker(fleet, tmp_path) as running:
         await until_async(lambda: _folded(running) == set(range(10)), "all are folded", WAIT_S)
+
+
+@in_loop
+async def test_a_topic_that_ends_before_what_was_folded_ends_the_worker(broker: str, tmp_path: Path) -> None:
+    """Made again, as whoever lost its brokers' disks would: new hooks would have the offsets of old ones."""
+    fleet = Fleet(broker, partitions=1)
+    _send(fleet, 0, 5)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == set(range(5)), "five are folded", WAIT_S)
+        await running.table.store.drained(WAIT_S)
+    admin = AdminClient({"bootstrap.servers": broker})
+    admin.delete_topics([fleet.names.hooks])[fleet.names.hooks].result(20)
+    until(lambda: fleet.names.hooks not in admin.list_topics(timeout=20).topics, "it is gone")
+    until(lambda: TopicAdmin(fleet.config).create() != [], "it is made again")
+    _send(fleet, 0, 2)
+    async with worker(fleet, tmp_path) as running, asyncio.timeout(WAIT_S):
+        assert "hooks ends at offset 2, and its tables hold what it had up to 4" in await running.failed()

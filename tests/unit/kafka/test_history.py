@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ankusa.store.tables import Tables
 from schemas import records
+from schemas.config import Http
 from schemas.records import HistoryExpiry, Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka import history
 from streams.kafka.changelog import PACKED, Entry
+from streams.kafka.folding import PartitionFold
+from streams.kafka.partition import ENTRY_OVERHEAD_BYTES
 from streams.kafka.restoring import Restore
+from streams.kafka.topics import hook_record_bytes
+from tests.kafka.cluster import configuration
 from tests.property.refold import content
-from tests.unit.kafka.records import Partition, hooks
+from tests.unit.kafka.records import PARTITION, Partition, hooks
 from tests.unit.store.entries import AT
 
 DAY_MS = 86_400_000
@@ -191,3 +197,26 @@ def test_what_goes_does_not_hang_on_the_order_of_topics(tmp_path: Path) -> None:
         ends.append([found[family] for family in FAMILIES])
         kept.partition.tables.close()
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("character", ["x", "é", "字"])
+def test_what_is_kept_fits_into_the_changelog(tmp_path: Path, character: str) -> None:
+    """Attempts of rows that died long ago, each with the longest reason, where bodies are small and entries too."""
+    limits = msgspec.structs.replace(configuration("127.0.0.1:9"), http=Http(max_body_bytes=256 << 10))
+    partition = Partition(tmp_path / "7")
+    partition.fold = PartitionFold(PARTITION, partition.tables, hook_record_bytes(limits) - ENTRY_OVERHEAD_BYTES)
+    names = [f"hook-{number}" for number in range(250)]
+    partition.add(Topic.HOOKS, hooks(*names))
+    for generation in range(9):
+        kind = OutcomeKind.DEAD if generation == 8 else OutcomeKind.RETRY
+        outcomes = [
+            Outcome(partition.seq(name), 0, generation, kind, AT, AT, generation + 1, AT, error=character * 500)
+            for name in names
+        ]
+        partition.add(Topic.OUTCOMES, records.encode(OutcomeBatch(tuple(outcomes))))
+    for _ in range(20):
+        partition.add(Topic.OUTCOMES, records.encode(HistoryExpiry(AT + 1)), AT + 1)
+    assert partition.fold.set_asides.count == 0
+    assert not history.due(partition.tables.database, AT + 1)
+    assert len(content(partition.tables)["attempts"]) == 250 * 9
+    partition.tables.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -79,3 +80,36 @@ async def test_what_fills_a_transaction_is_not_kept_waiting(
     assert await sender.drained(10)
     await sender.close(10)
     assert committed.sizes == [2, 1, 1, 1, 1]
+
+
+class Held(Committed):
+    """The first transaction takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def commit(self, entries: Sequence[Entry]) -> int:
+        self.begun.set()
+        assert self.go_on.wait(20)
+        return super().commit(entries)
+
+
+@in_loop
+async def test_a_probe_while_a_transaction_is_under_way_asks_the_brokers(executor: ThreadPoolExecutor) -> None:
+    """By an entry: of a transaction without any, no broker hears."""
+    held = Held()
+    sender = started(executor, held)
+    sender.add(1, [(b"key", b"value")], lambda: None)
+    assert await asyncio.to_thread(held.begun.wait, 20)
+    probe = asyncio.ensure_future(sender.probe(OPENING))
+    await asyncio.sleep(0)  # it has begun, amid the transaction
+    held.go_on.set()
+    assert await probe
+    assert held.sizes == [2, 1]
+    await sender.close(1)
+
+
+def test_a_transaction_without_entries_is_refused() -> None:
+    with pytest.raises(ValueError, match="without entries"):
+        Transactions(configuration(NOBODY), 0).commit([])
