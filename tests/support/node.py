@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from tests.support.node_process import free_port, is_running, poll
+from tests.support.node_process import free_port, is_running, poll, session
 
 READY_S = 60.0
 STOP_S = 40.0
@@ -192,19 +192,6 @@ class Node:
         answer = self.admin("GET", path)
         assert answer.status == 200, (path, answer)
         return answer.json
-
-
-def session(leader: int) -> list[int]:
-    """The running processes of a session."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return sorted(found)
 
 
 def command_of(pid: int) -> str:

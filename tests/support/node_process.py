@@ -19,6 +19,8 @@ from ankusa.demo.ask import ask
 
 DEADLINE_S = 40.0
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PARENT, SESSION = 1, 3
+"""Fields of `/proc/PID/stat` behind the command's name."""
 
 
 def free_port() -> int:
@@ -56,13 +58,23 @@ def poll(what: str, condition: Callable[[], Any], deadline_s: float = DEADLINE_S
 
 def children(pid: int) -> list[int]:
     """The processes that `pid` started and that run."""
+    return _running(PARENT, pid)
+
+
+def session(leader: int) -> list[int]:
+    """The running processes of a session."""
+    return _running(SESSION, leader)
+
+
+def _running(field: int, value: int) -> list[int]:
+    """The running processes of which a field of their state is `value`."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[1]) == pid and fields[0] != "Z":
+        if int(fields[field]) == value and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return sorted(found)
 
