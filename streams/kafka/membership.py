@@ -2,9 +2,10 @@
 
 A group gives the partitions of a member away that it has not heard of for a session's time, and tells it only when it
 asks. A worker whose coordinator has gone, or whose process stood still, may therefore have lost its partitions long
-ago: until the group has answered it again it begins nothing. Times are of the sending of what was answered, since the
-group counts from no earlier moment. Owns that judgement, and what a coordinator may take for its answers; who owns
-which partition is `owned.py`'s.
+ago: until the group has answered it again it begins nothing. Where it had to join again, tables that it has open may be
+older than what another owner has done: then it begins nothing until the brokers were asked about each. Times are of the
+sending of what was answered, since the group counts from no earlier moment. Owns that judgement, and what a coordinator
+may take for its answers; who owns which partition is `owned.py`'s.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class Membership:
         self._clock = clock
         self._heard_s = -math.inf
         self._told = False
+        self._confirmed = 0
+        self.joins = 0
+        """How often it has joined after a silence: what was owned before may have been another's."""
 
     def now_s(self) -> float:
         return self._clock()
@@ -51,10 +55,20 @@ class Membership:
         """The group has answered, as to a member, what was sent at `sent_s`."""
         self._heard_s = max(self._heard_s, sent_s)
 
+    def joined(self, sent_s: float) -> None:
+        """The group has given this worker its partitions, when asked at `sent_s`."""
+        if sent_s - self._heard_s > BEGINS_S:
+            self.joins += 1
+        self.heard(sent_s)
+
+    def confirm(self, joins: int) -> None:
+        """No table is open that was another's before there were `joins`, by the brokers' word."""
+        self._confirmed = joins
+
     def doubtful(self) -> bool:
-        """Whether the partitions may be another's by now."""
+        """Whether the partitions may be another's by now, or their tables older than what another has done."""
         silent_s = self._clock() - self._heard_s
-        doubtful = silent_s > BEGINS_S
+        doubtful = silent_s > BEGINS_S or self._confirmed != self.joins
         if doubtful is not self._told and self._heard_s > -math.inf:
             self._told = doubtful
             if doubtful:
@@ -86,7 +100,7 @@ def follow(coordinator: Any, membership: Membership) -> None:
         if beats and response.error_code == GroupLoadInProgressError.errno:
             raise GroupLoadInProgressError("the group's coordinator is loading the group")
         if response.error_code == 0:
-            membership.heard(sent_s)
+            (membership.heard if beats else membership.joined)(sent_s)
         return response
 
     async def look_up_soon(*asked: Any) -> Any:

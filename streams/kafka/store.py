@@ -19,6 +19,7 @@ from ankusa.store.errors import StoreError
 from schemas.records import Topic
 from streams.kafka.changelog_reader import RestoreCancelledError
 from streams.kafka.in_turn import Ends, InTurn, read_ends
+from streams.kafka.membership import Membership
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.unbroken import Unbroken
@@ -47,6 +48,8 @@ class FoldStore(Store[bytes, bytes]):
         self._one_at_a_time = asyncio.Lock()
         self._restores = asyncio.Semaphore(RESTORES)
         self.on_lost: Callable[[Partition], None] = lambda partition: None
+        self.membership = Membership()
+        """It hears when the brokers were asked about all that is open."""
 
     # -- what the group says -----------------------------------------------------
 
@@ -61,10 +64,12 @@ class FoldStore(Store[bytes, bytes]):
         """Have exactly `numbers` open. One that somebody else has owned meanwhile is opened again. Raises
         RestoreCancelledError, and StoreError when one cannot be opened; those that can be are open then."""
         async with self._one_at_a_time:
+            joins = self.membership.joins  # of a join that comes meanwhile nothing is said
             await self._close(set(self.partitions) - set(numbers))
             known = [self.partitions[number] for number in numbers if number in self.partitions]
             owned = await asyncio.gather(*(partition.still_owned() for partition in known))
             await self._close([partition.number for partition, still in zip(known, owned, strict=True) if not still])
+            self.membership.confirm(joins)
             missing = [number for number in numbers if number not in self.partitions]
             opened = await asyncio.gather(
                 *(self._open(number, cancelled) for number in missing), return_exceptions=True

@@ -74,20 +74,21 @@ class Worker:
         self._executor = ThreadPoolExecutor(2 * config.kafka.partitions, thread_name_prefix="ankusa-partition")
         memory = StoreMemory.shared(config.kafka.partitions)
         opening = Opening(config, self.owner, lambda path: Tables(path, memory), self._executor)
-        membership = Membership()
-        self.app = build_app(config, membership, self._following)
+        self._membership = Membership()
+        self.app = build_app(config, self._membership, self._following)
         self.table = build_table(self.app, config, opening, self.owned)
         add_agents(self.app, folded_topics(self.app, config), self.table, self.fail)
         self.app.on_partitions_revoked.connect(self._revoking, weak=False)
         self.app.on_rebalance_complete.connect(self._recovered, weak=False)
         self.owned.still_owned = self._still_owned
-        self.owned.doubtful = membership.doubtful
+        self.owned.doubtful = self._membership.doubtful
         self._failed: asyncio.Future[str] = self._loop.create_future()
         self._app_runs: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Join the group. Partitions come as it gives them."""
         self.table.store.on_lost = self._lost
+        self.table.store.membership = self._membership
         self._app_runs = self._loop.create_task(self._run_app())
 
     async def _run_app(self) -> None:

@@ -74,6 +74,7 @@ def test_nothing_is_certain_before_the_group_has_answered(group: Coordinator) ->
 def test_an_answer_counts_from_when_it_was_asked_for(group: Coordinator, request_: Any) -> None:
     group.takes_s = 3.0
     group.ask(request_)
+    group.membership.confirm(group.membership.joins)
     assert not group.membership.doubtful()
     group.now_s = 100.0 + BEGINS_S
     assert not group.membership.doubtful()
@@ -81,6 +82,40 @@ def test_an_answer_counts_from_when_it_was_asked_for(group: Coordinator, request
     assert group.membership.doubtful()
     group.takes_s = 0.0
     group.ask(request_)
+    group.membership.confirm(group.membership.joins)
+    assert not group.membership.doubtful()
+
+
+def test_who_joined_after_a_silence_begins_when_the_brokers_were_asked(group: Coordinator) -> None:
+    """Heartbeats of the new generation say nothing of tables that were open before."""
+    membership_ = group.membership
+    group.ask(SYNC)
+    membership_.confirm(membership_.joins)
+    asked = membership_.joins
+    group.now_s += BEGINS_S + 0.001
+    group.ask(SYNC)
+    group.ask(BEAT)
+    assert membership_.doubtful()
+    membership_.confirm(asked)  # what was asked before the join
+    assert membership_.doubtful()
+    membership_.confirm(membership_.joins)
+    assert not membership_.doubtful()
+
+
+def test_a_rebalance_without_a_silence_holds_nothing_up(group: Coordinator) -> None:
+    group.ask(SYNC)
+    group.membership.confirm(group.membership.joins)
+    group.now_s += BEGINS_S
+    group.ask(SYNC)
+    assert not group.membership.doubtful()
+
+
+def test_a_silence_that_ends_with_a_heartbeat_needs_no_more(group: Coordinator) -> None:
+    """A member of the current generation has lost nothing, and nobody would ask the brokers."""
+    group.ask(BEAT)
+    group.now_s += 60
+    assert group.membership.doubtful()
+    group.ask(BEAT)
     assert not group.membership.doubtful()
 
 
