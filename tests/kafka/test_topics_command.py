@@ -54,6 +54,6 @@ def test_brokers_that_are_away_are_named_within_seconds(
     path = file(tmp_path, "127.0.0.1:1")
     began = time.monotonic()
     assert cli.main(["topics", action, "--config", path]) == cli.FAILED
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10  # seconds, on a machine that does other things too
     told = capsys.readouterr().err
     assert told.startswith("kafka.brokers 127.0.0.1:1: no broker answers: start them, or correct kafka.brokers")
