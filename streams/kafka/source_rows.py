@@ -157,9 +157,14 @@ class SourceRows:
             self._drop([key])
 
     def add(self, number: int) -> None:
-        """A partition came: it answers what is open."""
-        for ask in self._open.values():
-            self._answer_later(ask, [number])
+        """A partition came: it answers what is open. What is older was left by a worker that was killed: the source
+        that it would kill may be another by now."""
+        old = self._fleet.now() - OPEN_MS
+        for ask in list(self._open.values()):
+            if ask.at < old:
+                del self._open[ask.id]
+            else:
+                self._answer_later(ask, [number])
 
     def _answer_later(self, ask: Ask, numbers: list[int]) -> None:
         if numbers:

@@ -20,7 +20,7 @@ from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.records import RowState, seq_of
+from schemas.records import RowState, Topic, seq_of
 from streams.kafka import places
 from streams.kafka.bodies import Bodies
 from streams.kafka.dead_hooks import DeadHooks
@@ -223,7 +223,8 @@ class Trimming:
             for place, begin in begins.items():
                 self._deleted[place[0]] += max(0, begin - spans[place].start)
         for number in owned:
-            await self._each(number, self._dead.drop_settled(number))
+            if await self._still_owned(number):  # or what is kept there may be the next owner's
+                await self._each(number, self._dead.drop_settled(number))
 
     async def _each(self, number: int, step: Awaitable[None]) -> bool:
         """A step of one partition; False when it went meanwhile, which is no failure."""
@@ -238,11 +239,14 @@ class Trimming:
         self, number: int, spans: Mapping[Place, Span], waited: Mapping[Place, Span], floors: dict[Place, int]
     ) -> None:
         """To `floors` those of a partition's topics, where something is below them."""
-        floor = self._floors.get(number)
-        if floor is None:
+        floor, partition = self._floors.get(number), self._fleet.partitions.get(number)
+        if floor is None or partition is None:
             return
         hooks, pen = (self._hooks, number), (self._pen, number)
-        found = {hooks: await floor.up_to(spans[hooks], waited[hooks].end), pen: spans[pen].end}
+        # Whatever the group has committed: a hook that is not folded yet has no row that would hold it.
+        span = Span(spans[hooks].start, min(spans[hooks].end, partition.offset(Topic.HOOKS) + 1))
+        pen_end = min(spans[pen].end, partition.offset(Topic.QUARANTINE) + 1)
+        found = {hooks: await floor.up_to(span, waited[hooks].end), pen: pen_end}
         below = {place: offset for place, offset in found.items() if offset > spans[place].start}
         if below and await self._still_owned(number) and number in self._floors:
             floors.update(below)

@@ -153,3 +153,23 @@ def test_what_a_killed_worker_left_is_taken_back_later_and_damage_stops_nothing(
         assert await first.rows.unsettled("acme.orders") == (1, 0)
 
     run(body)
+
+
+def test_a_kill_that_a_killed_worker_left_is_not_run_days_later() -> None:
+    """Its source may have been set up again since."""
+
+    async def body() -> None:
+        topic = TopicOfAll()
+        node = Node(topic, 2, {0: (1, 0)})
+        topic.append("ask/left", encode(Ask("left", "acme.orders", True, AT)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert node.kills == ["acme.orders"]
+        topic.at = AT + 100 * OPEN_MS
+        node.own(1, 4, 0)
+        node.rows.add(1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert node.kills == ["acme.orders"]
+
+    asyncio.run(body())

@@ -12,7 +12,7 @@ import pytest
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas import records
-from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic, frame_hook
+from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Purge, Topic, frame_hook
 from streams.kafka.bodies import Bodies
 from streams.kafka.dead_hooks import DeadHooks
 from streams.kafka.fleet_log import FleetLog
@@ -316,6 +316,8 @@ def test_nothing_is_deleted_of_a_partition_that_is_another_s(world: World) -> No
     async def body() -> None:
         world.commit("a")
         world.settle("a")
+        for _ in range(5):
+            world.partition.add(Topic.QUARANTINE, records.encode(Purge(AT, ())))
         world.broker.spanned[PEN] = Span(0, 5)
         world.owned = False
         await world.trimming.run()
@@ -465,5 +467,33 @@ def test_many_rows_are_walked_in_slices_and_copied_some_megabytes_at_a_time(
         assert 30_000 < world.topic.most_bytes <= 60_000
         world.settle("last")
         assert await floor.up_to(Span(0, 2), 0) == 2
+
+    run(body)
+
+
+def test_nothing_is_deleted_that_is_not_folded(world: World) -> None:
+    """The group has committed more than this worker's tables have: by another hand, or before a changelog was lost."""
+
+    async def body() -> None:
+        for name in "abcde":
+            world.commit(name)
+        world.settle(*"abcde")
+        world.broker.spanned[HOOKS] = Span(0, 100)
+        world.broker.spanned[PEN] = Span(0, 50)
+        await world.trimming.run()
+        assert world.broker.deleted == [{HOOKS: 5}]
+
+    run(body)
+
+
+def test_an_owner_of_before_lets_go_of_nothing_in_dead(world: World) -> None:
+    """What its tables know nothing of may be what the next owner has kept."""
+
+    async def body() -> None:
+        world.commit("a")
+        world.topic.log.append((str(world.partition.seq("a") + (1 << 20)).encode(), b"kept by the next owner"))
+        world.owned = False
+        await world.trimming.run()
+        assert all(value is not None for _, value in world.topic.log)
 
     run(body)
