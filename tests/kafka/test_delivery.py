@@ -109,6 +109,7 @@ def _history(tables: dict[int, dict[str, dict[bytes, bytes]]]) -> list[int]:
     return [decode_attempt(value).attempt for content in tables.values() for value in content["attempts"].values()]
 
 
+@pytest.mark.soak
 def test_a_second_worker_joins_and_both_deliver(broker: str, tmp_path: Path) -> None:
     fleet = delivering_fleet(broker)
     with SinkProcess(tmp_path) as sink, edge(fleet, tmp_path / "edge") as served:

@@ -194,7 +194,7 @@ def test_an_owner_that_slept_through_a_takeover_writes_nothing_more(broker: str,
 
 
 @pytest.mark.parametrize(
-    "rows", [pytest.param(200_000, id="200k"), pytest.param(1_000_000, id="1M", marks=pytest.mark.soak)]
+    "rows", [pytest.param(50_000, id="50k"), pytest.param(1_000_000, id="1M", marks=pytest.mark.soak)]
 )
 def test_a_worker_that_lost_its_disk_is_restored_in_bulk(broker: str, tmp_path: Path, rows: int) -> None:
     fleet = Fleet(broker, partitions=4)

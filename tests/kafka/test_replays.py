@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
+
 from ankusa.demo.ask import ask
 from tests.kafka.delivering import Admin, arrived, delivering_fleet, edge, ending, owns, worker
 from tests.kafka.folding import until
@@ -16,6 +18,7 @@ from tests.support.node_process import free_ports
 HOOKS = 1200
 
 
+@pytest.mark.soak
 def test_a_replay_moves_every_dead_row_once_while_a_partition_moves(broker: str, tmp_path: Path) -> None:
     """Started at one of two nodes; a third joins in the middle. What each node shows adds up."""
     fleet = delivering_fleet(broker)

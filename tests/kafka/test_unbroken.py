@@ -71,7 +71,7 @@ async def test_records_that_were_skipped_are_read_first(broker: str, tmp_path: P
         await _committed(fleet, running, 10)
 
 
-@pytest.mark.parametrize("begins", [6, 9])
+@pytest.mark.parametrize("begins", [6, pytest.param(9, marks=pytest.mark.soak)])
 @in_loop
 async def test_records_that_the_brokers_have_no_more_are_not_waited_for(
     broker: str, tmp_path: Path, begins: int
