@@ -49,17 +49,15 @@ class FleetLog:
         self._topics = topics
         self._wall = wall
         self.partitions: dict[int, Partition] = {}
-        self._lead_ms = 0
-        """How far the brokers' clocks have been seen ahead of this node's."""
+        self._last_at = 0
         self._leaving: set[int] = set()
         # Delivered and not folded, by partition and topic, in the order of their offsets.
         self._flying: dict[tuple[int, Topic], deque[tuple[int, Written]]] = {}
 
     def now(self) -> int:
-        """Log time, unix ms: the clock's, but never before the last record of any partition, and never standing still:
-        where a broker's clock is ahead it goes on from there. Asked for at every attempt, so the lead is remembered at
-        every fold."""
-        return self._wall() + self._lead_ms
+        """Log time, unix ms: the clock's, but never before the last record of any partition. Asked for at every
+        attempt, so that is remembered at every fold."""
+        return max(self._wall(), self._last_at)
 
     def tables(self, number: int) -> Tables | None:
         """The tables of an owned partition."""
@@ -76,7 +74,7 @@ class FleetLog:
     def add(self, partition: Partition) -> None:
         """A partition is this node's from now on."""
         self.partitions[partition.partition] = partition
-        self._lead_ms = max(self._lead_ms, partition.at - self._wall())
+        self._last_at = max(self._last_at, partition.at)
         self._leaving.discard(partition.partition)
 
     def leave(self, number: int) -> None:
@@ -125,7 +123,7 @@ class FleetLog:
         partition = self.partitions.get(number)
         if partition is None:
             return
-        self._lead_ms = max(self._lead_ms, partition.at - self._wall())
+        self._last_at = max(self._last_at, partition.at)
         if flying is None:
             return
         passed = partition.offset(topic)

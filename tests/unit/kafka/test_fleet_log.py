@@ -130,15 +130,3 @@ def test_log_time_is_never_before_the_last_record_of_a_partition(world: World, t
     assert world.log.now() == AT + 5
     world.log.leave(3)
     assert world.log.now() == AT + 5
-
-
-def test_log_time_goes_on_where_a_brokers_clock_is_ahead() -> None:
-    """Or no retry would come due until this node's clock has caught up."""
-    wall = [AT]
-    log = FleetLog(cast(LogProducer, FakeProducer()), {}, lambda: wall[0])
-    partition = FakePartition(3)
-    partition.at = AT + 600_000
-    log.add(partition)
-    assert log.now() == AT + 600_000
-    wall[0] += 300_000
-    assert log.now() == AT + 900_000
