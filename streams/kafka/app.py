@@ -76,7 +76,7 @@ def build_app(config: Config, membership: Membership, following: Callable[[Topic
     )
     transport = FoldTransport(app.conf.broker_consumer, app)
     transport.membership = membership
-    by_name = {name: topic for topic, name in _folded(config).items()}
+    by_name = {name: topic for topic, name in TopicNames(kafka.prefix).folded.items()}
     transport.whole = {name for name, topic in by_name.items() if topic in WHOLE}
     transport.following = lambda name, number: following(by_name[name], number) if name in by_name else None
     app.transport = transport
@@ -99,18 +99,8 @@ def build_table(app: faust.App, config: Config, opening: Opening, owned: OwnedPa
 
 
 def folded_topics(app: faust.App, config: Config) -> dict[Topic, TopicT]:
-    """The topics that are folded by partition. `audit` is its own table: nothing is made of it."""
-    return {topic: _topic(app, name) for topic, name in _folded(config).items()}
-
-
-def _folded(config: Config) -> dict[Topic, str]:
-    names = TopicNames(config.kafka.prefix)
-    return {
-        Topic.HOOKS: names.hooks,
-        Topic.OUTCOMES: names.outcomes,
-        Topic.REPLAYS: names.replays,
-        Topic.QUARANTINE: names.quarantine,
-    }
+    """The topics that the agents fold."""
+    return {topic: _topic(app, name) for topic, name in TopicNames(config.kafka.prefix).folded.items()}
 
 
 def _topic(app: faust.App, name: str) -> TopicT:

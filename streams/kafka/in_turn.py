@@ -9,28 +9,19 @@ went when the partition was opened: no owner of before can name a later one. Own
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException, TopicPartition
-
-from schemas.config import Config
 from schemas.records import CheckIn, DecodeError, OutcomeBatch, Topic, decode_outcome_record
-from streams.kafka.hook_reader import open_consumer
 from streams.kafka.places import offset_of
 from streams.kafka.sender import Acknowledge
-from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.kafka")
 
 HELD_BYTES = 64 << 20
 """Of outcomes that wait. What an owner had folded and not in its changelog is some hundred milliseconds of work; only a
 changelog that was lost makes more of it. Past this they are folded as they come, and their hooks delivered again."""
-
-ANSWER_S = 5.0
-AGAIN_S = 0.2
 
 
 class Record(NamedTuple):
@@ -105,35 +96,3 @@ def _named(value: bytes | None) -> int:
     elif isinstance(record, CheckIn):
         seqs = record.seqs
     return max(map(offset_of, seqs), default=-1)
-
-
-class Ends(NamedTuple):
-    """How far a partition's topics go: the offset after the last record of each in `WHOLE`, and that of the last record
-    of `hooks`, -1 when it has none."""
-
-    following: Mapping[Topic, int]
-    last_hooks: int
-
-
-def read_ends(config: Config, partition: int, cancelled: Callable[[], bool]) -> Ends | None:
-    """None when it is `cancelled`. Blocks until a broker answers: for a thread."""
-    names = TopicNames(config.kafka.prefix)
-    by_topic = {Topic.HOOKS: names.hooks, Topic.OUTCOMES: names.outcomes, Topic.QUARANTINE: names.quarantine}
-    consumer = open_consumer(config)
-    try:
-        found: dict[Topic, tuple[int, int]] = {}
-        while not cancelled():
-            try:
-                for topic, name in by_topic.items():
-                    if (ends := consumer.get_watermark_offsets(TopicPartition(name, partition), ANSWER_S)) is not None:
-                        found[topic] = ends
-            except KafkaException as error:
-                log.warning("event=ends_wait partition=%d reason=%s", partition, error.args[0])
-                time.sleep(AGAIN_S)
-                continue
-            if found.keys() == by_topic.keys():
-                begin, end = found[Topic.HOOKS]
-                return Ends({topic: ends[1] for topic, ends in found.items()}, end - 1 if end > begin else -1)
-        return None
-    finally:
-        consumer.close()

@@ -18,7 +18,8 @@ from faust.types import TP
 from ankusa.store.errors import StoreError
 from schemas.records import Topic
 from streams.kafka.changelog_reader import RestoreCancelledError
-from streams.kafka.in_turn import Ends, InTurn, read_ends
+from streams.kafka.ends import Ends, read_ends, too_early
+from streams.kafka.in_turn import InTurn
 from streams.kafka.membership import Membership
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
@@ -106,7 +107,7 @@ class FoldStore(Store[bytes, bytes]):
             ends = await asyncio.get_running_loop().run_in_executor(
                 self._opening.executor, read_ends, self._opening.config, partition.number, cancelled
             )
-            wrong = None if ends is None else _too_early(partition, ends)
+            wrong = None if ends is None else too_early(partition.fold, ends)
             if wrong is None:
                 return ends
             if time.monotonic() > deadline_s:
@@ -159,15 +160,3 @@ class FoldStore(Store[bytes, bytes]):
     def __bool__(self) -> bool:
         """There, however many partitions it has: Faust's stores are mappings."""
         return True
-
-
-def _too_early(partition: Partition, ends: Ends) -> str | None:
-    for topic, following in ends.following.items():
-        folded = partition.fold.offset(topic)
-        if folded >= following:
-            return (
-                f"partition {partition.number} of {topic.name.lower()} ends at offset {following}, and its tables "
-                f"hold what it had up to {folded}: brokers have lost acknowledged records, or the topic was made again "
-                '(see "A topic that ends too early" in docs/kafka.md)'
-            )
-    return None

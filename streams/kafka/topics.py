@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ankusa import lifecycle
 from schemas.config import Config
+from schemas.records import Topic
 
 DAY_MS = 86_400_000
 FOR_EVER = -1
@@ -93,6 +94,13 @@ class TopicNames:
         self.replays = f"{prefix}replays"
         self.dead = f"{prefix}dead"
         self.changelog = f"{prefix}changelog"
+        self.folded = {
+            Topic.HOOKS: self.hooks,
+            Topic.OUTCOMES: self.outcomes,
+            Topic.REPLAYS: self.replays,
+            Topic.QUARANTINE: self.quarantine,
+        }
+        """The topics that are folded by partition. `audit` is its own table: nothing is made of it."""
 
 
 def hook_record_bytes(config: Config) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -183,22 +183,23 @@ async def _recorded(folder: Path) -> tuple[list[Record], dict[str, dict[bytes, b
     return found
 
 
-def main() -> int:
-    path = FOLDER / f"{sys.argv[1]}.golden"
-    if path.exists():
-        sys.stderr.write(f"{path} is there: a log that was recorded stays as it is\n")
-        return 1
-    with tempfile.TemporaryDirectory() as folder:
-        log, tables = asyncio.run(_recorded(Path(folder)))
+def recorded_to(name: str, log: Sequence[Record], tables: Mapping[str, Mapping[bytes, bytes]]) -> None:
+    """Write the file. Raises FileExistsError: a log that was recorded stays as it is."""
     golden = Golden(
         [(int(topic), offset, at, value) for topic, offset, at, value in log],
         {family: digest(entries) for family, entries in tables.items()},
         {family: len(entries) for family, entries in tables.items()},
     )
-    path.write_bytes(msgspec.msgpack.encode(golden))
+    path = FOLDER / f"{name}.golden"
+    with path.open("xb") as file:
+        file.write(msgspec.msgpack.encode(golden))
     print(f"{path}: {len(log)} records, {golden.sizes}")
-    return 0
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        recorded_to(sys.argv[1], *asyncio.run(_recorded(Path(folder))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -37,9 +37,10 @@ from schemas.records import (
 )
 from streams.kafka.folding import PartitionFold
 from streams.kafka.places import log_offset
-from tests.golden.record import AT, FOLDER, Golden, _batch, _held_bytes, _job, _outcome, digest
+from tests.golden.record import AT, _batch, _held_bytes, _job, _outcome, recorded_to
 from tests.kafka.cluster import address, start
 from tests.kafka.folding import FOLDED_TOPICS, Fleet, until_async, worker
+from tests.property.changelog import Record
 from tests.property.refold import content
 
 Tables = Mapping[str, Mapping[bytes, bytes]]
@@ -112,7 +113,7 @@ def _reached(fold: PartitionFold, turn: int) -> bool:
     return fold.turn >= turn
 
 
-async def _recorded(folder: Path) -> Golden:
+async def _recorded(folder: Path) -> tuple[list[Record], Tables]:
     """By a worker, one record after the other: then the order of the topics among each other is that of their times."""
     (folder / "broker").mkdir()
     server = await asyncio.to_thread(start, folder / "broker")
@@ -128,27 +129,20 @@ async def _recorded(folder: Path) -> Golden:
                 await until_async(partial(_reached, fold, turn), "it is folded")
             tables = comparable(content(fold.tables))
         log = [
-            (int(topic), record.offset, record.timestamp, record.value)
+            (topic, record.offset, record.timestamp, record.value)
             for topic in FOLDED_TOPICS
             for record in await asyncio.to_thread(fleet.read, fleet.topic(topic))
         ]
     finally:
         await asyncio.to_thread(server.stop)
     log.sort(key=lambda entry: entry[2])
-    return Golden(log, {name: digest(found) for name, found in tables.items()}, {n: len(f) for n, f in tables.items()})
+    return log, tables
 
 
-def main() -> int:
-    path = FOLDER / f"{sys.argv[1]}.golden"
-    if path.exists():
-        sys.stderr.write(f"{path} is there: a log that was recorded stays as it is\n")
-        return 1
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        golden = asyncio.run(_recorded(Path(folder)))
-    path.write_bytes(msgspec.msgpack.encode(golden))
-    print(f"{path}: {len(golden.log)} records, {golden.sizes}")
-    return 0
+        recorded_to(sys.argv[1], *asyncio.run(_recorded(Path(folder))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -50,12 +50,7 @@ class Fleet:
         self._asking = Consumer({**quiet, "group.id": f"{self.config.kafka.prefix}workers"})
 
     def topic(self, topic: Topic) -> str:
-        return {
-            Topic.HOOKS: self.names.hooks,
-            Topic.OUTCOMES: self.names.outcomes,
-            Topic.REPLAYS: self.names.replays,
-            Topic.QUARANTINE: self.names.quarantine,
-        }[topic]
+        return self.names.folded[topic]
 
     def send(self, topic: Topic, records: Iterable[tuple[int, bytes | None]]) -> None:
         """`(partition, value)` each, and wait until the log has them."""

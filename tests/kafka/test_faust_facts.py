@@ -19,7 +19,7 @@ from faust.types import TP
 from ankusa.store.errors import StoreLockedError
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.records import Job, JobStart, JobState, Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Takeover, Topic
+from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Takeover, Topic
 from streams.kafka import places
 from streams.kafka.app import build_app
 from streams.kafka.membership import Membership
@@ -30,7 +30,7 @@ from streams.kafka.transactions import Transactions
 from streams.kafka.transport import FETCH_LEAST_BYTES, FETCH_WAIT_MS
 from streams.kafka.worker import Worker
 from tests.kafka.folding import Fleet, in_loop, until_async, worker
-from tests.unit.kafka.records import hooks
+from tests.unit.kafka.records import hooks, job_start
 from tests.unit.store.entries import AT
 
 # The event loop of Faust's consumer thread is left to the collector, with its sockets.
@@ -155,18 +155,8 @@ async def test_what_is_dropped_amid_a_rebalance_is_read_again_although_nothing_w
 async def test_a_page_of_an_owner_of_before_is_refused_in_the_fold(broker: str, tmp_path: Path) -> None:
     fleet = Fleet(broker, partitions=1)
     seq = records.seq_of(places.log_offset(0, 0), 0)
-    job = Job(
-        id="job-1",
-        kind="dead_letters",
-        state=JobState.RUNNING,
-        filter={},
-        rate=10,
-        max_lag_ms=1000,
-        created_at=AT,
-        updated_at=AT,
-    )
     fleet.send(Topic.HOOKS, [(0, hooks("hook"))])
-    fleet.send(Topic.REPLAYS, [(0, records.encode(JobStart(job)))])
+    fleet.send(Topic.REPLAYS, [(0, job_start())])
     dead = OutcomeBatch((Outcome(seq, 0, 0, OutcomeKind.DEAD, AT, AT, 1),))
     async with worker(fleet, tmp_path) as running:
         await owned(running, 1)

@@ -19,9 +19,6 @@ from schemas import records
 from schemas.records import (
     Breaker,
     BreakerMove,
-    Job,
-    JobStart,
-    JobState,
     LimitChange,
     Outcome,
     OutcomeBatch,
@@ -34,7 +31,7 @@ from tests.kafka.folding import Fleet, WorkerProcess, until
 from tests.kafka.nodes import Served
 from tests.support.marked_sink import SinkProcess
 from tests.support.node_process import free_port
-from tests.unit.kafka.records import holds, hooks
+from tests.unit.kafka.records import holds, hooks, job_start
 from tests.unit.store.entries import AT, hook
 
 SOURCES = "/v1/tenants/acme/sources"
@@ -74,25 +71,11 @@ def running(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
             assert process.stop() == 0, process.output()
 
 
-def job(name: str, **changes: object) -> bytes:
-    made = Job(
-        id=name,
-        kind="dlq",
-        state=JobState.RUNNING,
-        filter={},
-        rate=10,
-        max_lag_ms=1000,
-        created_at=AT,
-        updated_at=AT,
-    )
-    return records.encode(JobStart(msgspec.structs.replace(made, **changes)))
-
-
 OUTCOMES = records.encode(OutcomeBatch((Outcome(1, 0, 0, OutcomeKind.DEAD, AT, AT, 1, error="gone away"),)))
 GOOD = {
     Topic.HOOKS: hooks("unused-1"),
     Topic.OUTCOMES: OUTCOMES,
-    Topic.REPLAYS: job("unused-2"),
+    Topic.REPLAYS: job_start("unused-2"),
     Topic.QUARANTINE: holds("unused-3")[0],
     Topic.LIMITS: records.encode(LimitChange("acme", AT, 5.0, 5)),
     Topic.SOURCES: records.encode(SourceChange("acme.bills", "acme", "bills", AT, AT, b"{}")),
@@ -181,10 +164,17 @@ def _held(running: Running) -> set[str]:
 
 
 def test_replays(running: Running) -> None:
-    not_utf8 = job("odd").replace(b"odd", b"\xff\xfed")
-    counted = poisoned(running, Topic.REPLAYS, *common(Topic.REPLAYS), not_utf8, job("slow", rate=0), job("", rate=1))
+    not_utf8 = job_start("odd").replace(b"odd", b"\xff\xfed")
+    counted = poisoned(
+        running, Topic.REPLAYS, *common(Topic.REPLAYS), not_utf8, job_start("slow", rate=0), job_start("", rate=1)
+    )
     send(
-        running, Topic.REPLAYS, None, job("strange", kind="nobody's"), job("odd-filter", filter={"x": [1]}), job("good")
+        running,
+        Topic.REPLAYS,
+        None,
+        job_start("strange", kind="nobody's"),
+        job_start("odd-filter", filter={"x": [1]}),
+        job_start("good"),
     )
     until(lambda: _jobs(running).get("good") == "done", "a good job is run")
     counted()

@@ -6,9 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.records import Held, Topic
+from schemas.records import Held, Job, JobStart, JobState, Topic
 from streams.kafka.folding import Folded, PartitionFold
 from tests.unit.store.entries import AT, held, hook
 
@@ -27,6 +29,21 @@ def hooks(*names: str, **details: Any) -> bytes:
 def holds(*names: str) -> tuple[bytes, list[Held]]:
     entries = [held(name) for name in names]
     return commit(*entries), [entry for entry, _, _ in entries]
+
+
+def job_start(name: str = "job-1", **changes: object) -> bytes:
+    """A record of `replays`."""
+    made = Job(
+        id=name,
+        kind="dlq",
+        state=JobState.RUNNING,
+        filter={},
+        rate=10,
+        max_lag_ms=1000,
+        created_at=AT,
+        updated_at=AT,
+    )
+    return records.encode(JobStart(msgspec.structs.replace(made, **changes)))
 
 
 class Partition:

@@ -18,9 +18,6 @@ from schemas.records import (
     Change,
     ChangeAction,
     ChangeKind,
-    Job,
-    JobStart,
-    JobState,
     LimitChange,
     Outcome,
     OutcomeBatch,
@@ -38,7 +35,7 @@ from streams.kafka.changelog import FAMILY_OF
 from streams.kafka.folding import PartitionFold
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.set_aside import KEPT
-from tests.unit.kafka.records import PARTITION, Partition, commit, holds, hooks
+from tests.unit.kafka.records import PARTITION, Partition, commit, holds, hooks, job_start
 from tests.unit.store.entries import AT, held, hook
 
 
@@ -51,20 +48,6 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
 
 def outcome(seq: int, kind: OutcomeKind, generation: int = 0) -> bytes:
     return records.encode(OutcomeBatch((Outcome(seq, 0, generation, kind, AT, AT, 1, AT + 5),)))
-
-
-def job(name: str = "job-1") -> bytes:
-    made = Job(
-        id=name,
-        kind="dead_letters",
-        state=JobState.RUNNING,
-        filter={},
-        rate=10,
-        max_lag_ms=1000,
-        created_at=AT,
-        updated_at=AT,
-    )
-    return records.encode(JobStart(made))
 
 
 def page(seq: int, generation: int, epoch: int = 0) -> bytes:
@@ -121,7 +104,7 @@ def test_a_revived_row_joins_its_lane_behind_hooks_of_a_greater_offset(partition
         partition.add(Topic.HOOKS, hooks(name, lane="k"))
     partition.add(Topic.OUTCOMES, outcome(partition.seq("a"), OutcomeKind.DEAD))
     partition.add(Topic.HOOKS, hooks("c", lane="k"))
-    partition.add(Topic.REPLAYS, job())
+    partition.add(Topic.REPLAYS, job_start())
     partition.add(Topic.OUTCOMES, page(partition.seq("a"), 1))
     partition.add(Topic.HOOKS, hooks("d", lane="k"))
     members = [seq for _, seq in partition.tables.members("acme/orders/0/http/k")]
@@ -153,7 +136,7 @@ ODD_BREAKER = records.encode(OutcomeBatch((), (BreakerMove("nobody's", Breaker(f
 POISON = {
     Topic.HOOKS: [b"", b"\x01", b"\x02" + b"\0" * 20, hooks("x")[:-1], None],
     Topic.OUTCOMES: [b"", b"\xc1", records.encode(["outcomes", "x"]), None, outcome(-1, OutcomeKind.DEAD), ODD_BREAKER],
-    Topic.REPLAYS: [b"", b"\xff\xff", records.encode({"type": "start"}), job("")],
+    Topic.REPLAYS: [b"", b"\xff\xff", records.encode({"type": "start"}), job_start("")],
     Topic.QUARANTINE: [b"", b"\x01\0", records.encode(["purge", 1]), None],
     Topic.LIMITS: [b"", records.encode([1, 2, 3, 4])],
     Topic.AUDIT: [b"", records.encode([99])],
@@ -260,7 +243,7 @@ def test_a_page_of_an_owner_of_before_is_refused_whole(partition: Partition) -> 
     partition.add(Topic.HOOKS, hooks("a"))
     seq = partition.seq("a")
     partition.add(Topic.OUTCOMES, outcome(seq, OutcomeKind.DEAD))
-    partition.add(Topic.REPLAYS, job())
+    partition.add(Topic.REPLAYS, job_start())
     takeover = partition.offsets[Topic.OUTCOMES]
     partition.add(Topic.OUTCOMES, records.encode(Takeover("worker-2", AT)))
     assert partition.fold.epoch == epoch_of(takeover)
