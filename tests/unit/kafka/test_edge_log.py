@@ -23,7 +23,7 @@ from tests.support.edge import run, until
 AT = 1_700_000_000_000
 DEADLINE = AT + 5000
 STALL_S = 0.25
-"""Longer than a busy machine keeps a process from running: a stall of the test is not to look like one of the brokers."""
+"""Longer than a busy machine keeps a process from running: a stall of the test must not look like one of brokers."""
 ACCEPTED, REFUSED = AnswerStatus.ACCEPTED, AnswerStatus.STORE_UNAVAILABLE
 
 
