@@ -70,6 +70,20 @@ class Database:
             raise _open_error(path, error) from error
         self._families = {name: self._db.get_column_family(name) for name in families}
         self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in families}
+        try:
+            self._look_at_tables()
+        except Exception as error:
+            self.close()
+            raise _open_error(path, error) from error
+
+    def _look_at_tables(self) -> None:
+        """Open the newest tables of every family: RocksDB looks at some of its files alone as it opens, whichever come
+        first, and a rotten one would be met by whoever reads it. Walks no entry; raises what RocksDB does."""
+        for family in self._families.values():
+            bounds = _below(_LAST)
+            place = family.iter(bounds)
+            place.seek(_LAST)
+            place.status()
 
     def batch(self) -> Batch:
         return WriteBatch(raw_mode=True)
@@ -249,6 +263,10 @@ def _family_options(memory: StoreMemory, *, blobs: bool, churning: bool) -> Opti
     if churning:
         options.add_compact_on_deletion_collector_factory(DELETION_WINDOW, DELETION_TRIGGER, 0.5)
     return options
+
+
+_LAST = b"\xff" * 32
+"""Behind every key."""
 
 
 def _below(end: bytes) -> ReadOptions:

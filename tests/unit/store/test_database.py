@@ -264,3 +264,28 @@ def test_an_image_can_be_opened_beside_its_original(database: Database, tmp_path
     put(copy, b"b")
     assert list(database.keys("rows", b"", b"\xff")) == [b"a"]
     copy.close()
+
+
+def test_a_rotten_table_of_any_family_is_refused(tmp_path: Path) -> None:
+    """However many tables there are: RocksDB itself looks at some of them as it opens."""
+    families = tuple(f"family-{number:02d}" for number in range(24))
+
+    def opened_wide() -> Database:
+        return Database(tmp_path / "store", families, blobs=families[0], churning=())
+
+    database = opened_wide()
+    batch = database.batch()
+    for family in families:
+        batch.put(b"key", b"value", database.handles[family])
+    database.write(batch)
+    database.close()
+    opened_wide().close()  # writes out what the log has
+    tables = sorted((tmp_path / "store").glob("*.sst"))
+    assert len(tables) == len(families)
+    for table in tables:
+        whole = table.read_bytes()
+        table.write_bytes(whole[:-64] + bytes(byte ^ 0xFF for byte in whole[-64:]))
+        with pytest.raises(StoreDamagedError):
+            opened_wide()
+        table.write_bytes(whole)
+    opened_wide().close()
