@@ -9,7 +9,7 @@ change. It blocks: for a thread, and one at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -32,6 +32,9 @@ ONLY = 0
 """Topics of operators' records have one partition."""
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+_FENCED_IN_COMMIT = _FENCED | {KafkaError.UNKNOWN}
+"""Brokers (3.9) have answered a commit so when another writer began at that moment. What came of it is in the topic,
+by which the change is judged anew."""
 
 
 class SourceWriter:
@@ -79,10 +82,10 @@ class SourceWriter:
                 producer.produce(topic, value, key, ONLY)
             producer.commit_transaction(COMMIT_S)
         except KafkaException as error:
-            raise self._error(error) from error
+            raise self._error(error, _FENCED_IN_COMMIT) from error
 
-    def _error(self, error: KafkaException) -> StoreError:
+    def _error(self, error: KafkaException, fenced: Collection[int] = _FENCED) -> StoreError:
         cause: KafkaError = error.args[0]
-        if cause.code() in _FENCED:
+        if cause.code() in fenced:
             return ContendedError("another worker changes sources or routes at this moment")
         return StoreError(f"{self._topic}: {cause.str()}")
