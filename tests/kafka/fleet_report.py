@@ -19,6 +19,9 @@ from tests.kafka.fleet_sink import Asked
 from tests.support.load import Load
 
 RESUMES_S = 30.0
+"""How long a partition may deliver nothing after an event, all its pauses together: it may go on and pause again, as
+the group is balanced once more."""
+
 LOG_LINES = 1000
 """The most that a worker may say: an outage of minutes is a few lines a second at its beginning and its end."""
 
@@ -36,24 +39,33 @@ class Event(Struct):
     until: int = 0
 
 
+class Pauses(Struct, frozen=True, order=True):
+    """One partition's pauses while it was watched, in seconds. `total_s`: how long it delivered nothing, infinite when
+    nothing came any more. `over_s`: when its last pause was over, from the event on."""
+
+    total_s: float
+    longest_s: float
+    over_s: float
+
+
 class Cost(Struct, frozen=True):
-    """What an event cost. `resumed_s`: until the last partition's pause was over, 0 when none paused, infinite when one
-    delivered nothing more. `in_flight`: taken by the sink, with no outcome in the log when an owner began."""
+    """What an event cost. `pauses` are those of the partition that paused for longest altogether. `in_flight`: taken by
+    the sink, with no outcome in the log when an owner began."""
 
     event: Event
-    silence_s: float
-    resumed_s: float
+    pauses: Pauses
     takeovers: int
     in_flight: int
     duplicates: int
 
     @property
     def good(self) -> bool:
-        return self.resumed_s <= RESUMES_S and self.duplicates <= self.in_flight
+        return self.pauses.total_s <= RESUMES_S and self.duplicates <= self.in_flight
 
     def __str__(self) -> str:
         return (
-            f"{self.event.name:44} resumed after {self.resumed_s:5.1f} s (longest silence {self.silence_s:5.1f} s), "
+            f"{self.event.name:44} paused for {self.pauses.total_s:5.1f} s (at once {self.pauses.longest_s:5.1f} s), "
+            f"all over after {self.pauses.over_s:5.1f} s, "
             f"{self.takeovers:3} takeovers, {self.in_flight:4} in flight, {self.duplicates:4} delivered twice"
         )
 
@@ -195,21 +207,25 @@ def _cost(
     in_flight = set()
     for change in changes:
         in_flight |= book.in_flight(change, (seq for seq, at in first[change.partition] if at <= change.at))
-    pauses = [_pause(sorted(times), event) for times in arrivals.values()]
     return Cost(
         event=event,
-        silence_s=max(silence for silence, _ in pauses),
-        resumed_s=max(resumed for _, resumed in pauses),
+        pauses=max(pauses_of(sorted(times), event) for times in arrivals.values()),
         takeovers=len(changes),
         in_flight=len(in_flight),
         duplicates=sum(doubling.change is not None and its(doubling.change) for doubling in doubled),
     )
 
 
-def _pause(times: Sequence[int], event: Event) -> tuple[float, float]:
-    """The longest silence of a partition while it was watched, and when it was over, in seconds."""
+def pauses_of(times: Sequence[int], event: Event) -> Pauses:
+    """The pauses of a partition that delivered at `times` (unix ms, in order) from when it had to resume by itself."""
     watched = times[bisect_left(times, event.back_at) : bisect_right(times, event.until)]
     if not watched:
-        return (event.until - event.back_at) / 1000, float("inf")
-    silence, over = max((over - before, over) for before, over in pairwise([event.back_at, *watched]))
-    return silence / 1000, (over - event.back_at) / 1000 if silence >= PAUSE_S * 1000 else 0.0
+        silence_s = (event.until - event.back_at) / 1000
+        return Pauses(float("inf"), silence_s, float("inf"))
+    silences = [(after - before, after) for before, after in pairwise([event.back_at, *watched, event.until])]
+    pauses = [(silence, over) for silence, over in silences if silence >= PAUSE_S * 1000]
+    return Pauses(
+        total_s=sum(silence for silence, _ in pauses) / 1000,
+        longest_s=max(silence for silence, _ in silences) / 1000,
+        over_s=(pauses[-1][1] - event.back_at) / 1000 if pauses else 0.0,
+    )
