@@ -1,1 +1,1 @@
-"""The log and who folds it: the embedded host in `local`, the Kafka host later beside it."""
+"""The log and who folds it: embedded in `local`, on Kafka in `kafka`; what both answer the API is in `operations`."""

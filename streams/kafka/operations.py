@@ -1,19 +1,18 @@
 """The admin API's port on a worker: it answers for the partitions that it owns now.
 
-Owns the joining of the parts; the work of each answer is that of the embedded host's modules, over all owned tables as
-one. What is the fleet's (sources, overrides of rate limits) is as the topic `sources` has it.
+Owns the joining of the parts; what every host answers alike is `streams/operations`, over all owned tables as one. What
+is the fleet's (sources, overrides of rate limits) is as the topic `sources` has it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
-from importlib.metadata import version
 from typing import Any, cast
 
-from ankusa.core import job as jobs
-from ankusa.metrics import Figures, FoldFigures, LaneFigures, Metrics
-from ankusa.operations import BadCursor, Identity, Tenants
+from ankusa.admission import Admission
+from ankusa.dispatch.dispatcher import Dispatcher
+from ankusa.metrics import Figures, FoldFigures, LaneFigures
+from ankusa.operations import Tenants
 from ankusa.redact import redact
 from ankusa.replay.answers import StoreUnavailable
 from ankusa.replay.operator import Operator
@@ -21,28 +20,28 @@ from ankusa.source_store.store import SourceStore
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas import records
-from schemas.api import DeadLetters, HeldHooks, Hook, Job, LaneList, Limits, Purged, Stats, TenantLimit
-from schemas.api_requests import DeadLetterQuery, HeldQuery, LaneQuery, PurgeQuery, StatsQuery
+from schemas.api import Purged, TenantLimit
+from schemas.api_requests import PurgeQuery
 from schemas.records import Purge, Topic
 from streams.kafka.changelog import PACKED
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.reading import FleetTables
 from streams.kafka.services import Services
-from streams.local.operations import figures, hook_view, lanes, limits, pen
-from streams.local.operations.dead_letters import Listing
+from streams.operations import figures, pen
+from streams.operations.node import NodeOperations
 
 
-class KafkaOperations:
+class KafkaOperations(NodeOperations):
     """Implements `ankusa.operations.Operations`."""
 
     def __init__(self, services: Services) -> None:
-        node = services.config.node
-        self.identity = Identity(node.instance, version("ankusa-server"), node.roles)
-        self.replays: Operator = services.replays
+        super().__init__(services.config.node)
         self._services = services
-        self._gated = figures.Gated()
-        self._metrics = Metrics()
+
+    @property
+    def replays(self) -> Operator:
+        return self._services.replays
 
     @property
     def sources(self) -> SourceStore:
@@ -60,47 +59,28 @@ class KafkaOperations:
     def config(self) -> dict[str, Any]:
         return redact(self._services.config)
 
-    async def metrics(self) -> bytes:
-        return await asyncio.to_thread(self._metrics.render, self._figures())
-
     def _tables(self) -> Tables:
         """All owned tables as one, for modules that know but one store. Raises StoreError while nothing is owned."""
         if not self._services.fleet.partitions:
             raise StoreError("this node owns no partition now")
         return cast(Tables, FleetTables(self._services.fleet))
 
-    # -- hooks ----------------------------------------------------------------
+    @property
+    def _dispatcher(self) -> Dispatcher:
+        return self._services.dispatcher
 
-    async def stats(self, query: StatsQuery, tenants: Tenants) -> Stats | BadCursor:
-        services = self._services
-        kept = services.replays.list(tenants)
-        if isinstance(kept, StoreUnavailable):
-            raise StoreError(kept.reason)
-        unfinished = [Job.model_validate(services.replays.to_json(job)) for job in kept if job.state in jobs.UNFINISHED]
-        return figures.stats(self._tables(), services.dispatcher, unfinished, query, tenants, services.fleet.now())
+    @property
+    def _admission(self) -> Admission:
+        return self._services.limits.admission
 
-    async def lanes(self, query: LaneQuery, tenants: Tenants) -> LaneList | BadCursor:
-        return await lanes.Listing(self._tables, self._claimed, query, tenants).page(self._services.fleet.now())
-
-    async def dead_letters(self, query: DeadLetterQuery, tenants: Tenants) -> DeadLetters | BadCursor:
-        return await Listing(self._tables, query, tenants).page()
-
-    def hook(self, hook_id: str, *, body: bool, tenants: Tenants) -> Hook | None:
-        return hook_view.view(
-            self._tables(), hook_id, body=body, tenants=tenants, claimed=self._claimed, tenant_of=self._tenant_of
-        )
-
-    def _claimed(self, seq: int, sink: int) -> bool:
-        return (seq, sink) in self._services.dispatcher.claims.by_place
+    def _now(self) -> int:
+        return self._services.fleet.now()
 
     def _tenant_of(self, source_id: str) -> str | None:
         source = self._services.sources.resolve(source_id)
         return None if source is None else source.source.tenant
 
     # -- the pen --------------------------------------------------------------
-
-    async def held(self, query: HeldQuery, tenants: Tenants) -> HeldHooks | BadCursor:
-        return await pen.listing(self._tables, query, tenants)
 
     async def purge(self, query: PurgeQuery, tenants: Tenants) -> Purged:
         """Partition by partition, oldest first in each."""
@@ -113,12 +93,6 @@ class KafkaOperations:
         return Purged(deleted=deleted, bytes=freed_bytes)
 
     # -- rate limits ----------------------------------------------------------
-
-    def limits(self, tenants: Tenants) -> Limits:
-        return limits.listing(self._services.limits.admission, tenants)
-
-    def limit(self, tenant_id: str) -> TenantLimit:
-        return limits.one(self._services.limits.admission, tenant_id)
 
     async def set_limit(self, tenant_id: str, rate: float, burst: int) -> TenantLimit:
         await self._services.limits.set(tenant_id, rate, burst)

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.config import Config, Sink, Source, Verify
 from schemas.records import ErrorClass, OutcomeKind
-from streams.local.operations import dead_letters as listing
+from streams.operations import dead_letters as listing
 from tests.unit.api.node import START, Node
 
 CONFIG = Config(

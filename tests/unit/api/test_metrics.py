@@ -14,7 +14,7 @@ from ankusa.metrics import Attempts, Figures, LaneFigures, Metrics, SinkFigures,
 from ankusa.store.database import Database
 from schemas.config import Config, Sink, Source, Verify
 from schemas.records import Job, JobState, OutcomeKind
-from streams.local.operations.figures import Gated
+from streams.operations.figures import Gated
 from tests.unit.api.node import Node
 
 CONFIG = Config(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams.local.operations import pen
+from streams.operations import pen
 from tests.unit.api.node import START, Node
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ankusa.claim_check.stats import ClaimCheckStats
 from ankusa.metrics import Metrics
-from streams.local.operations.figures import claim_check
+from streams.operations.figures import claim_check
 from tests.unit.api.test_metrics import figures
 
 

@@ -16,8 +16,8 @@ from schemas import api
 from schemas.api import LaneHead, LaneList
 from schemas.api_requests import PAGE_LIMIT, LaneQuery
 from schemas.records import DecodeError, Lane, RowState
-from streams.local.operations import cursor as cursors
-from streams.local.operations.names import ERROR_CLASSES
+from streams.operations import cursor as cursors
+from streams.operations.names import ERROR_CLASSES
 
 SLICE_LANES = 64
 SLICE_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""The numbers of an embedded node: for `/v1/stats` by page, for `/metrics` whole. From kept counts, never a scan.
+"""The numbers of a node: for `/v1/stats` by page, for `/metrics` whole. From kept counts, never a scan.
 
 Owns the gathering; the counts are kept by the tables, the dispatcher, the intake and the replayer.
 """
@@ -15,7 +15,7 @@ from msgspec import Struct
 from ankusa.core.breaker import Phase
 from ankusa.dispatch.breakers import Breakers
 from ankusa.dispatch.dispatcher import Dispatcher
-from ankusa.metrics import Attempts, ClaimCheckFigures, LaneFigures, SinkFigures, WindowFigures
+from ankusa.metrics import Attempts, ClaimCheckFigures, SinkFigures, WindowFigures
 from ankusa.operations import BadCursor, Tenants
 from ankusa.store.counts import Counts
 from ankusa.store.tables import Tables
@@ -23,9 +23,8 @@ from schemas import records
 from schemas.api import Job, Lanes, Rows, SinkStats, Stats, TenantStats, Window
 from schemas.api_requests import PAGE_LIMIT, StatsQuery
 from schemas.records import Breaker, JobState, OutcomeKind
-from streams.local.lane_sweep import LaneSweep
-from streams.local.operations import cursor as cursors
-from streams.local.operations.names import OUTCOMES
+from streams.operations import cursor as cursors
+from streams.operations.names import OUTCOMES
 
 _PHASES: dict[Phase, Literal["closed", "open", "half_open", "probing"]] = {
     Phase.CLOSED: "closed",
@@ -60,15 +59,6 @@ def window(dispatcher: Dispatcher) -> WindowFigures:
 def attempts(dispatcher: Dispatcher) -> Attempts:
     stats = dispatcher.stats
     return Attempts(dict(stats.results), dict(stats.durations_ms), stats.duration_sum_ms)
-
-
-def lanes(tables: Tables, sweep: LaneSweep, at: int) -> LaneFigures:
-    """From counts, and from what the last sweep saw."""
-    lanes, members = tables.lane_counts()
-    if not members:
-        return LaneFigures(lanes, members, sweep.healed, min(lanes, 1), None)
-    oldest_head_ms = None if sweep.oldest_since is None else max(0, at - sweep.oldest_since)
-    return LaneFigures(lanes, members, sweep.healed, sweep.longest, oldest_head_ms)
 
 
 def claim_check(dispatcher: Dispatcher) -> ClaimCheckFigures | None:

@@ -18,8 +18,8 @@ from schemas import records
 from schemas.api import DeadLetter, DeadLetters
 from schemas.api_requests import PAGE_LIMIT, DeadLetterQuery
 from schemas.records import DecodeError, Row, RowState
-from streams.local.operations import cursor as cursors
-from streams.local.operations.names import ERROR_CLASSES
+from streams.operations import cursor as cursors
+from streams.operations.names import ERROR_CLASSES
 
 log = logging.getLogger("ankusa.admin")
 

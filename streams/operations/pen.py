@@ -16,7 +16,7 @@ from ankusa.store.tables import Tables
 from schemas.api import HeldHook, HeldHooks, Purged
 from schemas.api_requests import PAGE_LIMIT, PURGE_LIMIT, HeldQuery, PurgeQuery
 from schemas.records import Held, PenEntry, Purge
-from streams.local.operations import cursor as cursors
+from streams.operations import cursor as cursors
 
 SLICE_ENTRIES = 256
 SLICE_BYTES = 1 << 20

@@ -15,7 +15,7 @@ from ankusa.redact import redact_tree
 from ankusa.store.tables import Tables
 from schemas.api import Header, Hook, HookAttempt, HookRow
 from schemas.records import Attempt, DecodeError, Envelope, Row, RowState
-from streams.local.operations.names import ERROR_CLASSES, OUTCOMES
+from streams.operations.names import ERROR_CLASSES, OUTCOMES
 
 _STATES: dict[RowState, Literal["pending", "dead", "member"]] = {
     RowState.PENDING: "pending",
