@@ -22,8 +22,9 @@ import msgspec
 from msgspec import Struct, field
 
 from ankusa.sinks.batcher import Batcher, Limits, Refused
+from ankusa.sinks.batching_sink import BatchingSink, Sized
 from ankusa.sinks.clients import HttpClients
-from ankusa.sinks.connections import Destinations, Share
+from ankusa.sinks.connections import Destinations
 from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
 from ankusa.sinks.egress import Destination, Egress, Refusal
 from ankusa.sinks.exchange import exchange
@@ -113,28 +114,23 @@ class PubsubDestination:
         return Failed("transient", why)
 
 
-class PubsubSink:
+class PubsubSink(BatchingSink[bytes]):
     """A built `google_pubsub` sink."""
 
     type = "google_pubsub"
-    batching = True
 
     def __init__(
         self, options: PubsubOptions, judged: Destination | Refusal, clients: HttpClients, shared: Destinations
     ) -> None:
-        """`judged` is the guard's word on the URL; a Refusal makes every delivery a permanent failure."""
-        self.inline_max_bytes: int | None = options.inline_max_bytes
-        self._options, self._clients = options, clients
-        self._refusal = judged if isinstance(judged, Refusal) else None
-        self._share: Share[PubsubDestination] | None = None
-        if isinstance(judged, Destination):
-            key = (
-                *("google_pubsub", judged.url, options.auth, options.token, options.credentials_file),
-                *(options.ordering_key, options.timeout_ms, options.linger_ms),
-            )
-            self._share = Share(
-                shared, key, lambda: PubsubDestination(options, judged, clients, lambda: shared.sink_concurrency)
-            )
+        self._options = options
+        key = (
+            *("google_pubsub", options.endpoint + options.path, options.auth, options.token, options.credentials_file),
+            *(options.ordering_key, options.timeout_ms, options.linger_ms),
+        )
+        super().__init__(
+            *(options, judged, clients, shared, key),
+            lambda found: PubsubDestination(options, found, clients, lambda: shared.sink_concurrency),
+        )
 
     @classmethod
     def build(cls, options: Mapping[str, Any], egress: Egress, clients: HttpClients, shared: Destinations) -> Self:
@@ -145,38 +141,12 @@ class PubsubSink:
         parsed = parse_options(options)
         return cls(parsed, egress.judge_url(parsed.endpoint + parsed.path), clients, shared)
 
-    async def deliver(self, delivery: Delivery) -> SinkResult:
-        """One attempt, bounded by `timeout_ms`, its wait in the batcher included."""
-        if self._refusal is not None:
-            return self._counted(Failed("permanent", str(self._refusal)))
-        destination = self._share.destination if self._share else None
-        if destination is None:
-            return Failed("transient", "the sink is closed")
-        message, size = self._message(delivery)
-        if size > self._options.max_message_bytes:
-            limit = self._options.max_message_bytes
-            return Failed("permanent", f"too_large: {size} bytes, max_message_bytes is {limit}")
-        try:
-            async with asyncio.timeout(self._options.timeout_ms / 1000):
-                return self._counted(await destination.batcher.submit(delivery.tenant_id, len(message) + 1, message))
-        except TimeoutError:
-            return Failed("timeout", f"no answer within {self._options.timeout_ms} ms")
-
-    async def close(self) -> None:
-        """Give the destination back. Idempotent."""
-        if self._share is not None:
-            await self._share.end()
-
-    def _message(self, delivery: Delivery) -> tuple[bytes, int]:
-        """The message as JSON, and its size as Pub/Sub counts it: data, attributes and ordering key."""
+    def entry(self, delivery: Delivery) -> Sized[bytes]:
+        """The message as JSON; Pub/Sub counts its data, attributes and ordering key."""
         data, key = encode(delivery, delivery.claim), self._options.ordering_key
         attributes = {name: value for name, value in metadata(delivery) if 0 < len(value) <= MAX_ATTRIBUTE_BYTES}
         size = len(data) + sum(len(name) + len(value) for name, value in attributes.items()) + len((key or "").encode())
         rest: dict[str, Any] = {"attributes": attributes, **({"orderingKey": key} if key is not None else {})}
         after = json.dumps(rest, separators=(",", ":")).encode("ascii")
-        return b'{"data":"%b",%b' % (base64.b64encode(data), after[1:]), size
-
-    def _counted(self, result: SinkResult) -> SinkResult:
-        if isinstance(result, Failed) and result.reason.startswith(Refusal.WORD):
-            self._clients.denied += 1
-        return result
+        message = b'{"data":"%b",%b' % (base64.b64encode(data), after[1:])
+        return Sized(message, size, len(message) + 1)

@@ -25,8 +25,9 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
 from msgspec import Struct
 
 from ankusa.sinks.batcher import Batcher, Limits, Refused
+from ankusa.sinks.batching_sink import BatchingSink, Sized
 from ankusa.sinks.clients import HttpClients
-from ankusa.sinks.connections import Connection, Destinations, Share
+from ankusa.sinks.connections import Connection, Destinations
 from ankusa.sinks.contract import Delivery, ErrorClass, Failed, Ok, SinkResult
 from ankusa.sinks.egress import Destination, Egress, Refusal
 from ankusa.sinks.reasons import reason
@@ -112,11 +113,10 @@ class SqsDestination:
         return Failed(error_class, reason(code, str(error.get("Message") or ""), self._options.secrets))
 
 
-class SqsSink:
+class SqsSink(BatchingSink[_Entry]):
     """A built `sqs` sink."""
 
     type = "sqs"
-    batching = True
 
     def __init__(
         self,
@@ -126,19 +126,15 @@ class SqsSink:
         clients: HttpClients,
         shared: Destinations,
     ) -> None:
-        """`judged` is the guard's word on the endpoint; a Refusal makes every delivery a permanent failure."""
-        self.inline_max_bytes: int | None = options.inline_max_bytes
-        self._options, self._clients = options, clients
-        self._refusal = judged if isinstance(judged, Refusal) else None
-        self._share: Share[SqsDestination] | None = None
-        if isinstance(judged, Destination):
-            key = (
-                *("sqs", options.queue_url, options.endpoint, options.region, options.credentials),
-                *(options.timeout_ms, options.linger_ms, options.idle_timeout_ms),
-            )
-            self._share = Share(
-                shared, key, lambda: SqsDestination(options, judged, egress, lambda: shared.sink_concurrency)
-            )
+        self._options = options
+        key = (
+            *("sqs", options.queue_url, options.endpoint, options.region, options.credentials),
+            *(options.timeout_ms, options.linger_ms, options.idle_timeout_ms),
+        )
+        super().__init__(
+            *(options, judged, clients, shared, key),
+            lambda found: SqsDestination(options, found, egress, lambda: shared.sink_concurrency),
+        )
 
     @classmethod
     def build(cls, options: Mapping[str, Any], egress: Egress, clients: HttpClients, shared: Destinations) -> Self:
@@ -149,30 +145,8 @@ class SqsSink:
         parsed = parse_options(options)
         return cls(parsed, egress.judge_url(parsed.endpoint), egress, clients, shared)
 
-    async def deliver(self, delivery: Delivery) -> SinkResult:
-        """One attempt, bounded by `timeout_ms`, its wait in the batcher included."""
-        if self._refusal is not None:
-            return self._counted(Failed("permanent", str(self._refusal)))
-        destination = self._share.destination if self._share else None
-        if destination is None:
-            return Failed("transient", "the sink is closed")
-        entry, size = self._entry(delivery)
-        if size > self._options.max_message_bytes:
-            limit = self._options.max_message_bytes
-            return Failed("permanent", f"too_large: {size} bytes, max_message_bytes is {limit}")
-        try:
-            async with asyncio.timeout(self._options.timeout_ms / 1000):
-                return self._counted(await destination.batcher.submit(delivery.tenant_id, size, entry))
-        except TimeoutError:
-            return Failed("timeout", f"no answer within {self._options.timeout_ms} ms")
-
-    async def close(self) -> None:
-        """Give the destination back. Idempotent."""
-        if self._share is not None:
-            await self._share.end()
-
-    def _entry(self, delivery: Delivery) -> tuple[_Entry, int]:
-        """The entry and its size as SQS counts it: the body, and of each attribute name, type and value."""
+    def entry(self, delivery: Delivery) -> Sized[_Entry]:
+        """SQS counts the body, and of each attribute name, type and value."""
         body = encode(delivery, delivery.claim)
         attributes = {name: value for name, value in metadata(delivery) if value}
         fields: dict[str, Any] = {
@@ -187,12 +161,8 @@ class SqsSink:
         elif self._options.message_group_id is not None:
             fields["MessageGroupId"] = self._options.message_group_id
         size = len(body) + sum(len(name) + len("String") + len(value) for name, value in attributes.items())
-        return _Entry(fields, hashlib.md5(body, usedforsecurity=False).hexdigest()), size
-
-    def _counted(self, result: SinkResult) -> SinkResult:
-        if isinstance(result, Failed) and result.reason.startswith(Refusal.WORD):
-            self._clients.denied += 1
-        return result
+        entry = _Entry(fields, hashlib.md5(body, usedforsecurity=False).hexdigest())
+        return Sized(entry, size, size)
 
 
 def group_id(delivery: Delivery) -> str:
