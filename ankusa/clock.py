@@ -68,8 +68,9 @@ os.register_at_fork(after_in_child=_draws.clear)
 class SteadyClock:
     """Wall time that never runs backwards and never stands still: what the log and the dispatcher go by.
 
-    When the wall clock steps back, this one goes on from where it was at half speed until the wall has caught up, so
-    that due times stay comparable and rows keep coming due. A step forward is followed at once.
+    When the wall clock steps back, or the log has `reached` a later time, this one goes on from where it was at half
+    speed until the wall has caught up, so that due times stay comparable and rows keep coming due, and no lead stays
+    that nothing keeps up. A step forward is followed at once.
     """
 
     def __init__(
@@ -92,3 +93,11 @@ class SteadyClock:
             self._last_ms += gained_ms
             self._read_at += gained_ms / 500  # what was too little for a millisecond counts for the next
         return self._last_ms
+
+    def reached(self, at_ms: int) -> bool:
+        """A record has the time `at_ms`, by whatever clock: no answer is less from now on. Whether it was later than
+        this clock."""
+        later = at_ms > self._last_ms and at_ms > self()
+        if later:
+            self._last_ms = at_ms
+        return later

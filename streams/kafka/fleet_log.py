@@ -8,16 +8,28 @@ and writes no table.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from ankusa.clock import SteadyClock
 from ankusa.dispatch.ports import Written
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas.records import Topic
 from streams.kafka.log_producer import LogProducer
+
+log = logging.getLogger("ankusa.kafka")
+
+AHEAD_MS = 60_000
+"""A record that is this far ahead of the node's clock is told of: a fifth of what receivers of signed webhooks allow,
+and more than clocks are apart that anybody keeps."""
+
+COMPLAIN_S = 600.0
+"""One line in ten minutes while it is so."""
 
 
 class Partition(Protocol):
@@ -42,22 +54,42 @@ class Partition(Protocol):
 
 
 class FleetLog:
-    """The log of a fleet's partitions, of which this node owns `partitions`. `wall` gives unix ms."""
+    """The log of a fleet's partitions, of which this node owns `partitions`. `wall` gives unix ms, `monotonic`
+    seconds."""
 
-    def __init__(self, producer: LogProducer, topics: Mapping[Topic, str], wall: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        producer: LogProducer,
+        topics: Mapping[Topic, str],
+        wall: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._producer = producer
         self._topics = topics
         self._wall = wall
+        self._monotonic = monotonic
+        self._clock = SteadyClock(0, wall, monotonic)
+        self._complained_s: float | None = None
         self.partitions: dict[int, Partition] = {}
-        self._last_at = 0
         self._leaving: set[int] = set()
         # Delivered and not folded, by partition and topic, in the order of their offsets.
         self._flying: dict[tuple[int, Topic], deque[tuple[int, Written]]] = {}
 
     def now(self) -> int:
-        """Log time, unix ms: the clock's, but never before the last record of any partition. Asked for at every
-        attempt, so that is remembered at every fold."""
-        return max(self._wall(), self._last_at)
+        """Log time, unix ms: the clock's, but never before the last record of any partition, and never standing still:
+        where a record is ahead of the clock, it goes on from there as a `SteadyClock` does. Asked for at every attempt,
+        so records are remembered at every fold."""
+        return self._clock()
+
+    def _reached(self, partition: Partition) -> None:
+        """A partition's log time counts for all, whatever it is: its rows are due by it. One that is far ahead is told
+        of, since whoever checks signatures goes by the true time."""
+        if not self._clock.reached(partition.at):
+            return
+        ahead_ms, now_s = partition.at - self._wall(), self._monotonic()
+        if ahead_ms >= AHEAD_MS and (self._complained_s is None or now_s - self._complained_s >= COMPLAIN_S):
+            self._complained_s = now_s
+            log.warning("event=log_time_ahead partition=%d ahead_ms=%d", partition.partition, ahead_ms)
 
     def tables(self, number: int) -> Tables | None:
         """The tables of an owned partition."""
@@ -74,7 +106,7 @@ class FleetLog:
     def add(self, partition: Partition) -> None:
         """A partition is this node's from now on."""
         self.partitions[partition.partition] = partition
-        self._last_at = max(self._last_at, partition.at)
+        self._reached(partition)
         self._leaving.discard(partition.partition)
 
     def leave(self, number: int) -> None:
@@ -123,7 +155,7 @@ class FleetLog:
         partition = self.partitions.get(number)
         if partition is None:
             return
-        self._last_at = max(self._last_at, partition.at)
+        self._reached(partition)
         if flying is None:
             return
         passed = partition.offset(topic)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ankusa.claim_check.check_ins import CheckIns
 from ankusa.claim_check.retention import Retention
 from ankusa.claim_check.stores import open_store
-from ankusa.clock import SteadyClock, jitter, now_ms, unguessable
+from ankusa.clock import jitter, now_ms, unguessable
 from ankusa.config import reloadable_changes, taken_up
 from ankusa.dispatch.dispatcher import Dispatcher
 from ankusa.dispatch.sources import NodeSources
@@ -76,7 +76,7 @@ class Services:
         self.config = config
         claim_check = config.claim_check
         self.blobs = open_store(claim_check.store, config.node.data_dir, shared=True)
-        self.fleet = FleetLog(producer, topics(config), SteadyClock(0, now_ms))
+        self.fleet = FleetLog(producer, topics(config), now_ms)
         self.reader = HookReader.of(config)
         self.dead_reader = DeadReader.of(config)
         names = TopicNames(config.kafka.prefix)

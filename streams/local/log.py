@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -44,13 +45,13 @@ _COMMIT_HEAD = struct.Struct(">H")
 
 
 class LocalLog:
-    """One open log. `wall` gives unix ms. All methods run on the event loop's thread."""
+    """One open log. `wall` gives unix ms, `monotonic` seconds. All methods run on the event loop's thread."""
 
-    def __init__(self, path: Path, wall: Callable[[], int]) -> None:
+    def __init__(self, path: Path, wall: Callable[[], int], monotonic: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self.tables = Tables(path)
         self._read_next()
-        self._clock = SteadyClock(self._last_at, wall)
+        self._clock = SteadyClock(self._last_at, wall, monotonic)
         self._flusher = Flusher(lambda: self.tables.database.flush())
         self.unavailable: str | None = None
         self.low_space: str | None = None

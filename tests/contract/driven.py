@@ -66,6 +66,7 @@ class DrivenHost(ABC):
         self.blobs = ScriptedBlobs()
         self._sources = FakeSources()
         self._elapsed_ms = 0.0
+        self._stepped_ms = 0
         self.turns = 0
         self._open()
 
@@ -151,7 +152,10 @@ class DrivenHost(ABC):
 
     @property
     def at(self) -> int:
-        return STARTS_AT + round(self.loop.now_ms)
+        return STARTS_AT + round(self.loop.now_ms) + self._stepped_ms
+
+    def step_clock(self, ms: int) -> None:
+        self._stepped_ms += ms
 
     def advance(self, ms: int) -> None:
         self.loop.advance(ms)

@@ -27,7 +27,7 @@ class EmbeddedHost(DrivenHost):
     dispatch_host: LocalDispatchHost
 
     async def _start(self) -> None:
-        self.log = LocalLog(self._store, lambda: self.at)
+        self.log = LocalLog(self._store, lambda: self.at, self.loop.time)
         self.dispatch_host = LocalDispatchHost(self.log)
         check_ins = CheckIns(self.dispatch_host, self.blobs, self._pack_max_bytes, self.log.now, unguessable)
         self.dispatcher = Dispatcher(

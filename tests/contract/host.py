@@ -74,6 +74,9 @@ class Host(Protocol):
     def advance(self, ms: int) -> None:
         """Let time pass and everything due in it happen."""
 
+    def step_clock(self, ms: int) -> None:
+        """The node's wall clock steps, and is before the log's last record where it steps back."""
+
     def settle(self) -> None:
         """Let everything happen that needs no more than an outcome buffer's few milliseconds."""
 

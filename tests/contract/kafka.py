@@ -68,7 +68,7 @@ class KafkaHost(DrivenHost):
         self._incoming: deque[tuple[Topic, Message]] = deque()
         self._folds = {number: PartitionFold(number, Tables(self._store / str(number))) for number in self._numbers}
         self._producer = SharedProducer(self._log)
-        self._fleet = FleetLog(self._producer, NAMES, lambda: self.at)
+        self._fleet = FleetLog(self._producer, NAMES, lambda: self.at, self.loop.time)
         self.dispatch_host = KafkaDispatchHost(self._fleet, Bodies(self._fleet, _NoReader()), lambda: False)
         check_ins = CheckIns(self.dispatch_host, self.blobs, self._pack_max_bytes, self._fleet.now, unguessable)
         self.dispatcher = Dispatcher(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ankusa.dispatch.dispatcher import MAX_SLEEP_MS
 from schemas.config import Retry
 from tests.contract.conftest import Start
@@ -72,6 +74,24 @@ def test_rows_that_came_due_while_it_was_down_are_due_at_start(host: Host) -> No
     assert sink.attempts_of("hook-0000") == [1]
     host.advance(10_000)
     assert sink.attempts_of("hook-0000") == [1, 2]
+    assert host.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_an_hour_behind_the_log_holds_up_neither_a_retry_nor_a_breaker(start: Start, restarted: bool) -> None:
+    host = start(breaker_failures=2, breaker_open_ms=4000)
+    sink = ScriptedSink(TRANSIENT, TRANSIENT, OK)
+    host.source("orders", sink, retry=Retry(base_ms=200, jitter=False))
+    host.commit([Hook("a")])
+    host.settle()
+    assert sink.attempts_of("a") == [1]
+    host.step_clock(-3_600_000)
+    if restarted:
+        host.crash()
+    host.advance(1000)
+    assert sink.attempts_of("a") == [1, 2]
+    host.advance(10_000)
+    assert sink.attempts_of("a") == [1, 2, 3]
     assert host.counts() == (0, 0, 0)
 
 

@@ -23,8 +23,10 @@ def delivering_fleet(broker: str, partitions: int = 4) -> Fleet:
     return Fleet(broker, partitions=partitions, sources={"orders": source})
 
 
-def worker(fleet: Fleet, folder: Path, url: str, admin_port: int | None = None, **dispatch: Any) -> WorkerProcess:
-    """A worker that delivers the source `orders` to `url`."""
+def worker(
+    fleet: Fleet, folder: Path, url: str, admin_port: int | None = None, module: str = MODULE, **dispatch: Any
+) -> WorkerProcess:
+    """A worker, run by `module`, that delivers the source `orders` to `url`."""
     sections: dict[str, Mapping[str, Any]] = {
         "sources": {
             "orders": {
@@ -38,7 +40,7 @@ def worker(fleet: Fleet, folder: Path, url: str, admin_port: int | None = None, 
         "admin": {"enabled": admin_port is not None, "port": admin_port or 0},
         "source_store": {"type": "persistent"},
     }
-    return WorkerProcess(fleet, folder, MODULE, **sections)
+    return WorkerProcess(fleet, folder, module, **sections)
 
 
 def owns(process: WorkerProcess, count: int) -> None:

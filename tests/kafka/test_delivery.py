@@ -68,6 +68,23 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_repeats_what_was_in_fli
         assert not any(content["rows"] for content in processes[1].tables().values())
 
 
+def test_a_worker_whose_clock_is_an_hour_behind_the_brokers_goes_on_retrying(broker: str, tmp_path: Path) -> None:
+    fleet = delivering_fleet(broker, partitions=1)
+    with SinkProcess(tmp_path) as sink, edge(fleet, tmp_path / "edge") as served:
+        sink.behave(status=503)
+        process = worker(fleet, tmp_path / "late", sink.url, module="tests.kafka.late_worker")
+        with ending([process]):
+            owns(process, 1)
+            status, answer = served.post()
+            assert status == 201, answer
+            until(lambda: sink.statuses().get("503", 0) >= 3, "two retries, of 0.2 s and 0.4 s")
+            sink.behave(status=200)
+            arrived(sink, {answer["id"]})
+            assert process.said("log_time_ahead"), process.output()
+            until(fleet.everything_committed, "the last outcome is folded")
+            assert process.stop() == 0, process.output()
+
+
 @pytest.mark.soak
 def test_attempts_are_never_reset_by_a_kill_or_a_move(broker: str, tmp_path: Path) -> None:
     """A sink that refuses: attempt numbers go on where they were, at a worker that comes back and at another."""

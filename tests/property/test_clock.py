@@ -71,6 +71,53 @@ def test_the_wall_catches_up(back_ms: int) -> None:
     assert clock() == walls.wall_ms
 
 
+LEADS = st.lists(st.tuples(st.integers(0, 5000), st.integers(-7_200_000, 7_200_000)), max_size=40)
+
+
+@given(st.integers(10**7, 10**13), LEADS)
+def test_it_is_never_before_a_record_never_backwards_and_never_slower_than_half_the_wall_that_is_behind(
+    wall_ms: int, records: list[tuple[int, int]]
+) -> None:
+    walls = Walls(wall_ms)
+    clock = SteadyClock(0, lambda: walls.wall_ms, lambda: walls.seconds)
+    last = clock()
+    latest = 0
+    for passed_ms, ahead_ms in records:
+        walls.pass_ms(passed_ms)
+        at = walls.wall_ms + ahead_ms
+        now = clock()
+        assert now >= max(last, walls.wall_ms)
+        assert now == walls.wall_ms or now >= last + (passed_ms - 3) // 2
+        assert clock.reached(at) is (at > now)
+        last, latest = clock(), max(latest, at)
+        assert latest <= last <= max(now, at) + 1  # half milliseconds are rounded
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(-5000, 0)), max_size=40))
+def test_where_no_record_is_ahead_it_is_the_wall(records: list[tuple[int, int]]) -> None:
+    walls = Walls(10_000_000)
+    clock = SteadyClock(0, lambda: walls.wall_ms, lambda: walls.seconds)
+    for passed_ms, behind_ms in records:
+        walls.pass_ms(passed_ms)
+        clock.reached(walls.wall_ms + behind_ms)
+        assert clock() == walls.wall_ms
+
+
+@given(st.integers(1, 3_600_000))
+def test_the_wall_catches_up_with_a_record_that_was_ahead(ahead_ms: int) -> None:
+    walls = Walls(10_000_000)
+    clock = SteadyClock(0, lambda: walls.wall_ms, lambda: walls.seconds)
+    clock.reached(walls.wall_ms + ahead_ms)
+    for _ in range(4):
+        walls.pass_ms(ahead_ms // 4)
+        clock()
+    assert abs(clock() - walls.wall_ms - ahead_ms // 2) <= 8
+    for _ in range(4):
+        walls.pass_ms(ahead_ms // 4 + 4)
+        clock()
+    assert clock() == walls.wall_ms
+
+
 @given(st.integers(0, 2**48 - 1))
 def test_ids_are_version_7_and_carry_their_time(at_ms: int) -> None:
     text = uuid7(at_ms)

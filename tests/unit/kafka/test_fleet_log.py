@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -46,7 +45,13 @@ class FakePartition:
 class World:
     def __init__(self) -> None:
         self.producer = FakeProducer()
-        self.log = FleetLog(cast(LogProducer, self.producer), {Topic.OUTCOMES: "outcomes"}, lambda: 0)
+        self.wall_ms, self.monotonic_s = AT - 1_000_000, 100.0
+        self.log = FleetLog(
+            cast(LogProducer, self.producer),
+            {Topic.OUTCOMES: "outcomes"},
+            lambda: self.wall_ms,
+            lambda: self.monotonic_s,
+        )
         self.partition = FakePartition(3)
         self.log.add(cast(Any, self.partition))
         self.told: list[str | None] = []
@@ -56,6 +61,10 @@ class World:
 
     def tell(self) -> Callable[[StoreError | None], None]:
         return lambda error: self.told.append(None if error is None else str(error))
+
+    def pass_s(self, seconds: float) -> None:
+        self.wall_ms += int(seconds * 1000)
+        self.monotonic_s += seconds
 
     def fold(self, offset: int) -> None:
         self.partition.passed = offset
@@ -123,10 +132,41 @@ def test_a_partition_that_comes_back_in_the_grace_stays(world: World) -> None:
     assert world.told == [None]
 
 
-def test_log_time_is_never_before_the_last_record_of_a_partition(world: World, tmp_path: Path) -> None:
+def test_log_time_is_never_before_the_last_record_of_a_partition(world: World) -> None:
     assert world.log.now() == AT
     world.partition.at = AT + 5
     world.fold(0)
     assert world.log.now() == AT + 5
     world.log.leave(3)
     assert world.log.now() == AT + 5
+
+
+def test_log_time_goes_on_where_a_brokers_clock_is_ahead_until_the_wall_has_caught_up(world: World) -> None:
+    """Or no retry would come due until this node's clock has caught up."""
+    assert world.log.now() == AT == world.wall_ms + 1_000_000
+    world.pass_s(10)
+    assert world.log.now() == AT + 5000
+    world.partition.at = AT + 10_000  # the next record, with the broker's time
+    world.fold(0)
+    assert world.log.now() == AT + 10_000
+    for _ in range(2000):
+        world.pass_s(1)
+        assert world.log.now() >= AT + 10_000
+    assert world.log.now() == world.wall_ms == AT + 1_010_000
+
+
+def test_a_record_far_ahead_is_told_of_once_in_ten_minutes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert caplog.messages == []  # the partition that came was told of before anybody listened
+    for minute in range(1, 25):
+        world.pass_s(60)
+        world.partition.at = world.wall_ms + 3_600_000
+        world.fold(minute)
+    assert caplog.messages == ["event=log_time_ahead partition=3 ahead_ms=3600000"] * 2
+
+
+def test_clocks_that_are_seconds_apart_are_nothing_to_tell_of(caplog: pytest.LogCaptureFixture) -> None:
+    log = FleetLog(cast(LogProducer, FakeProducer()), {}, lambda: AT)
+    partition = FakePartition(3)
+    partition.at = AT + 5000
+    log.add(cast(Any, partition))
+    assert caplog.messages == []
