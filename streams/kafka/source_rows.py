@@ -30,7 +30,8 @@ ONLY = 0
 """The topic has one partition."""
 
 ANSWER_S = 15.0
-"""How long a question waits: a worker that is killed has its partitions for ten seconds more."""
+"""How long a question waits, for brokers and answers together: a worker that is killed has its partitions for ten
+seconds more."""
 
 OPEN_MS = 600_000
 """A question that is older was left by a worker that was killed: whoever reads it takes it back."""
@@ -102,10 +103,15 @@ class SourceRows:
     async def _ask(self, source_id: str, *, kill: bool) -> list[Told]:
         ask = Ask(f"{unguessable():016x}", source_id, kill, self._fleet.now())
         asked = self._asked[ask.id] = _Asked(self._partitions)
+        sent = False
         try:
-            await self._fleet.deliver(Topic.SOURCES, ONLY, encode(ask), f"{ASK}{ask.id}".encode())
-            await asyncio.wait_for(asked.done, self.answer_s)
+            async with asyncio.timeout(self.answer_s):
+                await self._fleet.deliver(Topic.SOURCES, ONLY, encode(ask), f"{ASK}{ask.id}".encode())
+                sent = True
+                await asked.done
         except TimeoutError:
+            if not sent:
+                raise StoreError("no broker takes the question what rows the source has") from None
             numbers = ", ".join(map(str, sorted(asked.left)))
             raise StoreError(f"no worker answers for partitions {numbers} of the source's rows now") from None
         finally:
@@ -173,7 +179,10 @@ class SourceRows:
             task.add_done_callback(self._answers.discard)
 
     async def _answer(self, ask: Ask, numbers: list[int]) -> None:
-        """Silent where it cannot: who asked waits for the answers of others, and says who was silent."""
+        """Silent where it cannot: who asked waits for the answers of others, and says who was silent. A question that
+        was taken back before brokers had it comes with that, and kills nothing."""
+        if ask.id not in self._open:
+            return
         died = 0
         if ask.kill:
             killed = await self._dispatcher.dead_letter_source(ask.source_id)

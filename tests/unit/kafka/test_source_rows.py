@@ -24,6 +24,8 @@ class TopicOfAll:
         self.workers: list[Node] = []
         self.records: dict[str, bytes | None] = {}
         self.at = AT
+        self.answers: asyncio.Future[None] | None = None
+        """Where it is set, no broker answers until it is done; what is sent is appended then."""
 
     def append(self, key: str, value: bytes | None) -> None:
         self.records[key] = value
@@ -64,10 +66,15 @@ class Node:
     async def deliver(self, topic: Topic, number: int, value: bytes | None, key: bytes) -> None:
         await asyncio.sleep(0)
         self.send(topic, number, value, lambda error: None, key)
+        if self.topic.answers is not None:
+            await asyncio.shield(self.topic.answers)
 
     def send(self, topic: Topic, number: int, value: bytes | None, written: Any, key: bytes) -> None:
         assert (topic, number) == (Topic.SOURCES, 0)
-        self.topic.append(key.decode(), value)
+        if self.topic.answers is None:
+            self.topic.append(key.decode(), value)
+        else:
+            self.topic.answers.add_done_callback(lambda _: self.topic.append(key.decode(), value))
 
     async def dead_letter_source(self, source_id: str) -> int | None:
         self.kills.append(source_id)
@@ -108,6 +115,26 @@ def test_a_partition_without_an_owner_is_named_and_nothing_is_left() -> None:
         with pytest.raises(StoreError, match="partitions 1, 2 of the source's rows"):
             await first.rows.unsettled("acme.orders")
         assert topic.compacted == set()
+
+    run(body)
+
+
+def test_brokers_that_are_away_are_waited_for_no_longer_than_workers_and_what_is_sent_later_kills_nothing() -> None:
+    async def body() -> None:
+        topic = TopicOfAll()
+        first, second = Node(topic, 2, {0: (1, 0)}), Node(topic, 2, {1: (1, 0)})
+        topic.answers = asyncio.get_running_loop().create_future()
+        first.rows.answer_s = 0.05
+        for ask in (first.rows.unsettled, first.rows.dead_letter):
+            with pytest.raises(StoreError, match="no broker takes the question"):
+                await asyncio.wait_for(ask("acme.orders"), 30)
+        topic.answers.set_result(None)
+        topic.answers = None
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(topic.records) == 2
+        assert topic.compacted == set()
+        assert first.kills == second.kills == []
 
     run(body)
 
