@@ -26,6 +26,10 @@ from tests.support import brokers
 READ_S = 20.0
 SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.backoff.ms": "500"}
 
+SOON_BACK = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+"""For a broker that is killed. Its own controller takes it for alive until its session has ended, and lets it come back
+only then: nine seconds later, if nothing else is said."""
+
 _numbers = itertools.count()
 
 

@@ -28,7 +28,7 @@ RESUMES_S = 30.0
 def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
     home = tmp_path / "broker"
     home.mkdir()
-    server = brokers.required(lambda: cluster.start(home))
+    server = brokers.required(lambda: cluster.start(home, cluster.SOON_BACK))
     try:
         yield server
     finally:

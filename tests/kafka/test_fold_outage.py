@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
     home = tmp_path / "broker"
     home.mkdir()
     port = _port_of_no_client()
-    server = brokers.required(lambda: brokers.Kafka(home, port, port, cluster.SETTINGS))
+    server = brokers.required(lambda: brokers.Kafka(home, port, port, cluster.SETTINGS | cluster.SOON_BACK))
     try:
         yield server
     finally:
