@@ -17,7 +17,9 @@ from typing import Any, ClassVar
 import msgspec
 import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka.admin import KafkaAdminClient
 from kafka.consumer.fetcher import ConsumerRecord
+from kafka.protocol.group import LeaveGroupRequest
 
 from ankusa.store import keys
 from ankusa.store.tables import Tables
@@ -47,7 +49,8 @@ class Fleet:
         TopicAdmin(self.config).create()
         quiet = {"bootstrap.servers": broker, "log_level": 0}
         self.producer = Producer({**quiet, "linger.ms": 1})
-        self._asking = Consumer({**quiet, "group.id": f"{self.config.kafka.prefix}workers"})
+        self.group = f"{self.config.kafka.prefix}workers"
+        self._asking = Consumer({**quiet, "group.id": self.group})
 
     def topic(self, topic: Topic) -> str:
         return self.names.folded[topic]
@@ -91,12 +94,23 @@ class Fleet:
 
     def commit(self, places: Mapping[tuple[str, int], int]) -> None:
         """Have the group begin at an offset in each of `places`. No worker may run."""
-        consumer = Consumer({"bootstrap.servers": self.broker, "group.id": f"{self.config.kafka.prefix}workers"})
+        consumer = Consumer({"bootstrap.servers": self.broker, "group.id": self.group})
         offsets = [TopicPartition(*place, offset) for place, offset in places.items()]
         try:
             until(lambda: _commits(consumer, offsets), "the group is empty")
         finally:
             consumer.close()
+
+    def end_sessions(self) -> None:
+        """Have the group do at once what it does with killed members when their sessions end. No worker may run."""
+        admin = KafkaAdminClient(bootstrap_servers=self.broker)
+        try:
+            (group,) = admin.describe_consumer_groups([self.group])
+            for member in group.members:
+                answer = admin.send_request(LeaveGroupRequest[0](self.group, member.member_id))
+                assert answer.error_code == 0, answer
+        finally:
+            admin.close()
 
     def refolded(self, folder: Path) -> dict[int, dict[str, dict[bytes, bytes]]]:
         """What the topics make of empty tables, by partition: every record in the order of its time in the log."""

@@ -48,6 +48,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_repeats_what_was_in_fli
                 for life in (1, 2):
                     until(lambda life=life: sink.refresh().by_id.total() > 700 * life, "some have arrived")  # type: ignore[misc]
                     first.kill()
+                    fleet.end_sessions()
                     time_of_kill = time.monotonic()
                     first.start()
                     owns(first, 4 + 4 * life)
