@@ -52,6 +52,12 @@ class BulkRecovery(Recovery):
 class FoldTableManager(TableManager):
     """Faust's tables, recovered by `BulkRecovery`."""
 
+    async def on_start(self) -> None:
+        """At once: Faust gives programs a second to make their tables, in which no group would be joined. Here there is
+        one, made before the app starts."""
+        await self._update_channels()
+        await self.recovery.start()
+
     @property
     def recovery(self) -> Recovery:
         if self._recovery is None:

@@ -135,6 +135,21 @@ async def test_the_streams_begin_when_the_restore_is_done_and_faust_applies_no_c
 
 
 @in_loop
+async def test_the_group_is_joined_without_a_wait_for_tables_that_nobody_makes(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(manager: TableManager, seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(TableManager, "sleep", sleep)
+    async with worker(Fleet(broker, partitions=1), tmp_path) as running:
+        await owned(running, 1)
+    assert slept == []
+
+
+@in_loop
 async def test_what_is_dropped_amid_a_rebalance_is_read_again_although_nothing_was_committed(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +231,13 @@ def test_the_transport_is_aiokafka(broker: str) -> None:
 
 
 PRIVATE = {
-    TableManager: {"_recovery": None, "recovery": None, "_changelogs": None},
+    TableManager: {
+        "_recovery": None,
+        "recovery": None,
+        "_changelogs": None,
+        "on_start": "(self) -> None",
+        "_update_channels": "(self) -> None",
+    },
     Recovery: {
         "need_recovery": "(self) -> bool",
         "on_recovery_completed": "(self, generation_id: int = 0) -> None",
