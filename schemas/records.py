@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from schemas.routes import IpRules, Route
 
@@ -189,6 +189,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     `filter` holds the validated filter, keys as the API spells them. `cursor` is the last index key
     taken, None at the start. `tallies` is keyed by sink key text. `sequence` orders jobs made in one ms.
+
+    Where a job has a part in each partition, this is one part, and `whole_rate` the rate of all of them together.
     """
 
     id: str
@@ -212,6 +214,7 @@ class Job(Struct, frozen=True, kw_only=True):
     held: tuple[str, ...] = ()
     error: str | None = None
     throttled: dict[str, int] = {}
+    whole_rate: int | UnsetType = UNSET
 
 
 class JobStart(Struct, frozen=True, tag="start"):
@@ -221,7 +224,8 @@ class JobStart(Struct, frozen=True, tag="start"):
 
 
 class JobPatch(Struct, frozen=True, tag="patch"):
-    """An operator's or the replayer's change of a job's state, rate or lag. Absent means unchanged."""
+    """An operator's or the replayer's change of a job's state, rate or lag. Absent means unchanged. `whole_rate` goes
+    with `rate`, where a job has parts."""
 
     id: str
     at: int
@@ -231,6 +235,7 @@ class JobPatch(Struct, frozen=True, tag="patch"):
     error: str | None = None
     held: tuple[str, ...] | None = None
     throttled: dict[str, int] | None = None
+    whole_rate: int | UnsetType = UNSET
 
 
 class JobDrop(Struct, frozen=True, tag="drop"):

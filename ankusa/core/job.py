@@ -73,6 +73,7 @@ def patched(job: Job, patch: JobPatch) -> Job:
         job,
         state=state,
         rate=job.rate if patch.rate is None else patch.rate,
+        whole_rate=job.whole_rate if patch.rate is None else patch.whole_rate,
         max_lag_ms=job.max_lag_ms if patch.max_lag_ms is None else patch.max_lag_ms,
         updated_at=patch.at,
         finished_at=patch.at if state not in UNFINISHED else None,

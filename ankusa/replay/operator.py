@@ -31,7 +31,7 @@ from ankusa.replay.answers import (
 from ankusa.replay.dlq import DlqFilter
 from ankusa.replay.kept import drop_surplus
 from ankusa.replay.plan import count, make_plan
-from ankusa.replay.ports import ReplayHost
+from ankusa.replay.ports import OperatedHost
 from ankusa.replay.spec import StartSpec, parse_patch, parse_start
 from ankusa.store.errors import StoreError
 from schemas.records import Job, JobPatch, JobStart, JobState
@@ -53,7 +53,7 @@ class Operator:
 
     def __init__(
         self,
-        host: ReplayHost,
+        host: OperatedHost,
         changed: Callable[[], None] = lambda: None,
         new_id: Callable[[int], str] = clock.uuid7,
     ) -> None:
@@ -88,7 +88,11 @@ class Operator:
 
     async def _start(self, spec: StartSpec) -> Started | Invalid | TooManyReplays:
         kept = self._host.jobs()
-        same = _same(kept, spec)
+        same = _same([*kept, *self._host.begun()], spec)
+        if isinstance(same, Job):
+            await self._host.complete(same)
+            self._changed()
+            return Started(created=False, job=self._host.job(same.id) or same)
         if same is not None:
             return same
         if sum(job.state in jobs.UNFINISHED for job in kept) >= jobs.MAX_UNFINISHED:
@@ -132,13 +136,15 @@ class Operator:
         found = self.get(job_id, tenants)
         if not isinstance(found, Job):
             return found
-        if found.state not in jobs.UNFINISHED:
-            return Finished(found)
+        finished = found.state not in jobs.UNFINISHED
         patch = parse_patch(body)
         if isinstance(patch, Invalid):
-            return patch
+            return Finished(found) if finished else patch
         record = JobPatch(job_id, self._host.now(), patch.state, patch.rate, patch.max_lag_ms)
         try:
+            if finished:
+                await self._host.pass_on(record)
+                return Finished(found)
             await self._host.command(record)
             state = "-" if patch.state is None else patch.state.name.lower()
             log.info("event=replay_changed id=%s state=%s rate=%s", job_id, state, patch.rate or "-")
@@ -183,16 +189,16 @@ def _scoped(spec: StartSpec, tenants: Collection[str] | None) -> StartSpec | Inv
     return spec
 
 
-def _same(kept: list[Job], spec: StartSpec) -> Started | Invalid | None:
+def _same(kept: list[Job], spec: StartSpec) -> Job | Invalid | None:
     """The job that this start already is. By `job_id` first, in any state; then by kind and filter, unfinished."""
     for job in kept:
         if job.id == spec.job_id:
             if job.kind == spec.kind and job.filter == spec.filter:
-                return Started(created=False, job=job)
+                return job
             return Invalid("job_id", "names a job with another kind or filter")
     for job in kept:
         if job.state in jobs.UNFINISHED and job.kind == spec.kind and job.filter == spec.filter:
-            return Started(created=False, job=job)
+            return job
     return None
 
 

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from ankusa.core.pressure import Pressure
-from schemas.records import Job, JobRecord, Page, Row
+from schemas.records import Job, JobPatch, JobRecord, Page, Row
 
 
 class Unreadable(Enum):
@@ -56,3 +56,17 @@ class PagingHost(ReplayHost, Protocol):
     async def publish(self, page: Page) -> None:
         """Append and fold a page, whole or not at all; returns when it is folded. Not durable by itself: after a crash
         the log ends with some page, and the job goes on from there."""
+
+
+class OperatedHost(ReplayHost, Protocol):
+    """A host that operators speak to. A job may have parts beside those of this node; where it is in one place, there
+    is nothing to do for these."""
+
+    def begun(self) -> list[Job]:
+        """Jobs that were started a short while ago and not everywhere, and of which this node has no part."""
+
+    async def complete(self, job: Job) -> None:
+        """Have a part of a job, kept or begun, wherever one belongs; durably, as a command."""
+
+    async def pass_on(self, patch: JobPatch) -> None:
+        """Give a patch of a job that is finished here to all parts elsewhere, which may not be; durably."""

@@ -2,14 +2,14 @@
 
 A job is one in the fleet and a part in each partition: every partition has its record, with a cursor, counters and a
 share of the rate of its own, and its owner runs that part. A command goes to every partition, owned or not; what a node
-shows of a job is the sum over the partitions that it owns. Owns those parts and sums; pages and rules are
-`ankusa/replay`'s.
+shows of a job is the sum over the partitions that it owns. One that a partition refused reaches it when the operator
+sends it again. Owns who gets what; what a part is, `job_parts.py`, and pages and rules, `ankusa/replay`, are not here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 
@@ -25,15 +25,20 @@ from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import Job, JobPatch, JobRecord, JobStart, Page, Row, Topic
 from streams.kafka.fleet_log import FleetLog
+from streams.kafka.job_parts import part_of, started_again
 from streams.kafka.job_view import whole_job
 from streams.kafka.places import partition_of
 
 ROLES = frozenset({"dispatch"})
 """What the rules of replays call a node that delivers. Whoever runs these hosts is a worker, and does."""
 
+REMEMBERED_MS = 600_000
+"""How long a start that a partition refused is remembered by a node that has no part of the job: for a client that
+tries again. Later the job may have ended elsewhere, and who asks for the same wants another one."""
+
 
 class PartitionReplays(StoreReplays):
-    """Implements `ankusa.replay.ports.ReplayHost` for the part of jobs in one owned partition."""
+    """Implements `ankusa.replay.ports.PagingHost` for the part of jobs in one owned partition."""
 
     roles: Collection[str] = ROLES
 
@@ -69,7 +74,7 @@ class PartitionReplays(StoreReplays):
 
 
 class NodeReplays:
-    """Implements `ankusa.replay.ports.ReplayHost` for a node: reads what it owns, commands the fleet of `partitions`
+    """Implements `ankusa.replay.ports.OperatedHost` for a node: reads what it owns, commands the fleet of `partitions`
     partitions."""
 
     roles: Collection[str] = ROLES
@@ -78,6 +83,7 @@ class NodeReplays:
         self._fleet = fleet
         self._partitions = partitions
         self._pressure = pressure
+        self._refused: dict[str, JobStart] = {}
 
     def now(self) -> int:
         return self._fleet.now()
@@ -103,8 +109,17 @@ class NodeReplays:
         return sorted(whole, key=lambda job: (job.created_at, job.sequence), reverse=True)
 
     def job(self, job_id: str) -> Job | None:
-        found = [job for part in self._parts().values() if (job := part.job(job_id)) is not None]
-        return whole_job(found) if found else None
+        found = self._owned(job_id)
+        return whole_job(list(found.values())) if found else None
+
+    def _owned(self, job_id: str) -> dict[int, Job]:
+        """The parts of a job that this node has."""
+        return {number: job for number, part in self._parts().items() if (job := part.job(job_id)) is not None}
+
+    def begun(self) -> list[Job]:
+        oldest = self.now() - REMEMBERED_MS
+        self._refused = {name: start for name, start in self._refused.items() if start.job.created_at >= oldest}
+        return [start.job for name, start in self._refused.items() if not self._owned(name)]
 
     def dead_keys(self, start: bytes, end: bytes, limit: int) -> list[bytes]:
         return list(islice(merge(*(part.dead_keys(start, end, limit) for part in self._parts().values())), limit))
@@ -130,22 +145,44 @@ class NodeReplays:
     # -- commands: to every partition ---------------------------------------------------
 
     async def command(self, record: JobRecord) -> None:
-        """Returns when every partition's log has it, and the partitions of this node have folded it. Sent again after
-        a refusal it does nothing twice."""
-        parts = {number: await self._part(record, number) for number in range(self._partitions)}
-        await asyncio.gather(*(self._send(number, part) for number, part in parts.items()))
+        """Returns when every partition's log has it, and the partitions of this node have folded it. Where one refuses
+        it, all others are given it first."""
+        counted = isinstance(record, JobStart) and record.job.total is not None
+        refused = await self._send_all(record, range(self._partitions), counted=counted)
+        if refused and isinstance(record, JobStart) and len(refused) < self._partitions:
+            self._refused[record.job.id] = record
+        _raise_first(refused)
 
-    async def _part(self, record: JobRecord, number: int) -> JobRecord:
-        """A partition's part: its share of the rate, and how many rows it has to move, where this node can tell."""
-        if isinstance(record, JobStart):
-            total = None
-            if number in self._fleet.partitions and record.job.total is not None:
-                part = PartitionReplays(self._fleet, number, self._pressure)
-                total = await count(part, DlqFilter(record.job.filter, record.job.created_at))
-            return JobStart(replace(record.job, rate=share(record.job.rate, number, self._partitions), total=total))
-        if isinstance(record, JobPatch) and record.rate is not None:
-            return replace(record, rate=share(record.rate, number, self._partitions))
-        return record
+    async def complete(self, job: Job) -> None:
+        parts = self._owned(job.id)
+        start = started_again(parts, self._partitions, self.now()) if parts else self._refused.get(job.id)
+        if start is not None:
+            missing = [number for number in range(self._partitions) if number not in parts]
+            _raise_first(await self._send_all(start, missing, counted=True))
+        self._refused.pop(job.id, None)
+
+    async def pass_on(self, record: JobPatch) -> None:
+        owned = self._parts()
+        _raise_first(await self._send_all(record, [n for n in range(self._partitions) if n not in owned]))
+
+    async def _send_all(self, record: JobRecord, numbers: Iterable[int], *, counted: bool = False) -> list[StoreError]:
+        """To each of `numbers` its part; what those said that refused it. `counted` starts know how many rows they have
+        to move, where this node can tell."""
+        parts = {number: part_of(record, number, self._partitions) for number in numbers}
+        for number, part in parts.items():
+            if isinstance(part, JobStart):
+                parts[number] = JobStart(replace(part.job, total=await self._total(part, number) if counted else None))
+        sent = await asyncio.gather(*(self._send(*each) for each in parts.items()), return_exceptions=True)
+        for error in sent:
+            if error is not None and not isinstance(error, StoreError):
+                raise error
+        return [error for error in sent if isinstance(error, StoreError)]
+
+    async def _total(self, start: JobStart, number: int) -> int | None:
+        if number not in self._fleet.partitions:
+            return None
+        part = PartitionReplays(self._fleet, number, self._pressure)
+        return await count(part, DlqFilter(start.job.filter, start.job.created_at))
 
     async def _send(self, number: int, record: JobRecord) -> None:
         owned = number in self._fleet.partitions
@@ -153,14 +190,14 @@ class NodeReplays:
         await send(Topic.REPLAYS, number, records.encode(record), command_key(record))
 
 
-def share(rate: int, number: int, partitions: int) -> int:
-    """A partition's share of a job's rate; together they are the rate, or one a partition where that is more."""
-    return max(1, rate // partitions + (number < rate % partitions))
+def _raise_first(refused: Sequence[StoreError]) -> None:
+    for error in refused:
+        raise error
 
 
 def command_key(record: JobRecord) -> bytes:
     """Of its own for each command of a job: `replays` is compacted, and a worker that was away must miss none."""
     if isinstance(record, JobStart):
-        return f"{record.job.id}/start".encode()
+        return f"{record.job.id}/start/{record.job.updated_at}".encode()
     kind = "patch" if isinstance(record, JobPatch) else "drop"
     return f"{record.id}/{kind}/{record.at}".encode()

@@ -8,12 +8,12 @@ from ankusa.core.pressure import Pressure
 from ankusa.replay.reading import StoreReplays
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
-from schemas.records import JobRecord, Page
+from schemas.records import Job, JobPatch, JobRecord, Page
 from streams.local.log import LocalLog
 
 
 class LocalReplayHost(StoreReplays):
-    """Implements `ankusa.replay.ports.ReplayHost`. `pressure` is the dispatcher's."""
+    """Implements `ankusa.replay.ports.OperatedHost` and `PagingHost`. `pressure` is the dispatcher's."""
 
     def __init__(self, log: LocalLog, pressure: Callable[[], Pressure | None], roles: Collection[str]) -> None:
         self._log = log
@@ -36,6 +36,15 @@ class LocalReplayHost(StoreReplays):
     async def command(self, record: JobRecord) -> None:
         self._tables()
         await self._log.command(record)
+
+    def begun(self) -> list[Job]:
+        return []
+
+    async def complete(self, job: Job) -> None:
+        """It is."""
+
+    async def pass_on(self, patch: JobPatch) -> None:
+        """There is nobody."""
 
     async def publish(self, page: Page) -> None:
         self._tables()

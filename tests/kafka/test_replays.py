@@ -1,19 +1,39 @@
-"""One replay over a fleet: one command, a part in each partition, exact counts while partitions move."""
+"""One replay over a fleet: one command, a part in each partition, exact counts while partitions move.
+
+And a command that one partition refuses.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
+from ankusa.clock import now_ms
+from ankusa.core.pressure import Pressure
 from ankusa.demo.ask import ask
+from ankusa.replay.answers import Started, StoreUnavailable
+from ankusa.replay.operator import Operator
+from schemas import records
+from schemas.records import Job, JobState, Outcome, OutcomeBatch, OutcomeKind, Topic, seq_of
+from streams.kafka.fleet_log import FleetLog
+from streams.kafka.log_producer import Delivered, LogProducer, open_producer
+from streams.kafka.owned import OwnedPartitions
+from streams.kafka.places import log_offset
+from streams.kafka.replay_host import NodeReplays
+from streams.kafka.replaying import Replaying
+from tests.kafka import folding
 from tests.kafka.delivering import Admin, arrived, delivering_fleet, edge, ending, owns, worker
-from tests.kafka.folding import until
+from tests.kafka.folding import Fleet, in_loop, until, until_async
 from tests.support.load import Load
 from tests.support.marked_sink import SinkProcess
 from tests.support.node_process import free_ports
+from tests.unit.kafka.records import hooks
 
 HOOKS = 1200
 
@@ -74,3 +94,102 @@ def _shows(node: Admin, hook_id: str) -> bool:
 def _metrics(node: Admin) -> str:
     with urlopen(f"http://127.0.0.1:{node.port}/metrics") as answer:
         return str(answer.read().decode())
+
+
+class PickyProducer(LogProducer):
+    """One that gets no record to the partitions in `refuses`. A broker can refuse a topic, or be away; nothing makes it
+    refuse one partition of a topic at once."""
+
+    refuses: frozenset[int] = frozenset()
+
+    def send(
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None, at: int, delivered: Delivered
+    ) -> None:
+        if partition in self.refuses:
+            asyncio.get_running_loop().call_soon(delivered, None, f"{topic}: refused")
+        else:
+            super().send(topic, partition, value, key, at, delivered)
+
+
+class Replays:
+    """The replays of a worker in this process: its operator, and the replayers of what it owns. They move nothing while
+    its window is `full`."""
+
+    def __init__(self, fleet: Fleet, owned: OwnedPartitions) -> None:
+        self.producer = PickyProducer(lambda: open_producer(fleet.config.kafka))
+        names = {topic: fleet.topic(topic) for topic in (Topic.OUTCOMES, Topic.REPLAYS)}
+        self.log = FleetLog(self.producer, names, now_ms)
+        owned.on_assigned(self.log.add)
+        owned.on_folded(lambda topic, number, offset: self.log.folded(number, topic))
+        owned.on_revoked(self.log.leave)
+        self.full = True
+        self.replaying = Replaying(self.log, self.pressure)
+        self.replaying.start(owned)
+        self.operator = Operator(NodeReplays(self.log, fleet.partitions, self.pressure), self.replaying.wake)
+
+    def pressure(self) -> Pressure:
+        return Pressure(0, window_full=self.full)
+
+    def part(self, number: int, job_id: str) -> Job | None:
+        tables = self.log.tables(number)
+        assert tables is not None
+        return tables.job(job_id)
+
+
+@asynccontextmanager
+async def replays(fleet: Fleet, folder: Path) -> AsyncIterator[Replays]:
+    """A worker that owns all partitions."""
+    async with folding.worker(fleet, folder) as running:
+        made = Replays(fleet, running.owned)
+        await until_async(lambda: len(running.owned.folds) == fleet.partitions, "it owns all")
+        try:
+            yield made
+        finally:
+            await made.replaying.stop()
+            await made.producer.close()
+
+
+def _dead_rows(fleet: Fleet, count: int) -> None:
+    """So many in each partition, each of a hook of its own."""
+    for number in range(fleet.partitions):
+        fleet.send(Topic.HOOKS, [(number, hooks(*(f"{number}-{index}" for index in range(count))))])
+        places = [seq_of(log_offset(number, 0), index) for index in range(count)]
+        died = tuple(Outcome(seq, 0, 0, OutcomeKind.DEAD, 1, 1, 1, error="why") for seq in places)
+        fleet.send(Topic.OUTCOMES, [(number, records.encode(OutcomeBatch(died)))])
+
+
+@in_loop
+async def test_a_start_that_one_partition_refused_is_sent_to_it_again(broker: str, tmp_path: Path) -> None:
+    """At the rate that the job has by then, and paused as it is; then it moves what it has to, as the others do."""
+    fleet = Fleet(broker, partitions=4)
+    await asyncio.to_thread(_dead_rows, fleet, 3)
+    job_id = "00000000-0000-7000-8000-00000000feed"
+    body = {"kind": "dlq", "job_id": job_id, "rate": 1000}
+    async with replays(fleet, tmp_path) as node:
+
+        def dead() -> list[int]:
+            return [node.log.partitions[number].tables.counts.total()[2] for number in range(4)]
+
+        await until_async(lambda: dead() == [3] * 4, "all rows are dead")
+        node.producer.refuses = frozenset({1})
+        assert isinstance(await node.operator.start(body), StoreUnavailable)
+        assert isinstance(await node.operator.update(job_id, {"state": "paused", "rate": 400}), StoreUnavailable)
+        node.producer.refuses = frozenset()
+        answer = await node.operator.start(body)
+        assert isinstance(answer, Started), answer
+        assert not answer.created
+        first, second = node.part(0, job_id), node.part(1, job_id)
+        assert first is not None and second is not None
+        assert (second.created_at, second.total) == (first.created_at, 3)
+        assert (second.rate, second.state) == (100, JobState.PAUSED)
+        node.full = False
+        assert isinstance(await node.operator.update(job_id, {"state": "running"}), Job)
+        await until_async(lambda: dead() == [0] * 4, "every part moves its own")
+        await until_async(lambda: _whole(node, job_id).state is JobState.DONE, "the job is done")
+        assert (_whole(node, job_id).moved, _whole(node, job_id).total) == (12, 12)
+
+
+def _whole(node: Replays, job_id: str) -> Job:
+    job = node.operator.get(job_id)
+    assert isinstance(job, Job), job
+    return job

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.records import Job, JobDrop, JobPatch, JobStart, JobState, SinkTally
+from streams.kafka.job_parts import share
 from streams.kafka.job_view import whole_job
-from streams.kafka.replay_host import command_key, share
+from streams.kafka.replay_host import command_key
 
 
 def part(state: JobState = JobState.RUNNING, **fields: Any) -> Job:
@@ -65,5 +67,11 @@ def test_a_rate_below_one_a_partition_is_one() -> None:
 
 
 def test_no_command_of_a_job_compacts_another_away() -> None:
-    commands = [JobStart(part()), JobPatch("j", 1), JobPatch("j", 2), JobDrop("j", 2)]
+    commands = [
+        JobStart(part()),
+        JobStart(replace(part(), updated_at=30)),
+        JobPatch("j", 1),
+        JobPatch("j", 2),
+        JobDrop("j", 2),
+    ]
     assert len({command_key(command) for command in commands}) == len(commands)

@@ -13,7 +13,6 @@ from typing import Any
 from ankusa.core.pressure import Pressure
 from ankusa.replay.answers import Started
 from ankusa.replay.operator import Operator
-from ankusa.replay.ports import ReplayHost
 from ankusa.replay.replayer import Replayer
 from ankusa.store import keys
 from schemas import records
@@ -53,7 +52,7 @@ class World:
         self.host = LocalReplayHost(self.log, lambda: self.pressure, ("edge", "dispatch", "storage"))
         self.run_on(self.host)
 
-    def run_on(self, host: ReplayHost) -> None:
+    def run_on(self, host: Any) -> None:
         """A new replayer and operator, as after a restart, on this host (which may be one that fails)."""
         self.replayer = Replayer(host)
         self.operator = Operator(host, self.replayer.wake)
