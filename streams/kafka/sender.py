@@ -195,6 +195,8 @@ class Sender:
         self._room.set()
         self._queue.clear()
         _answer(self._probes, False)
+        # Not waited for, and not left to the last reference to this: callbacks, and failures' tracebacks, make cycles.
+        self._executor.submit(self._transactions.release)
 
 
 def _answer(probes: Sequence[asyncio.Future[bool]], owned: bool) -> None:

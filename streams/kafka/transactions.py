@@ -2,7 +2,8 @@
 
 The transactional id is the partition's: when the next owner begins, the brokers refuse this producer for good, whatever
 it still had in its queue when it was paused. Everything here blocks, and runs in a thread; `close` may be called from
-any. Owns what to do when a broker is away (try again) and when another owner has begun (say so).
+any, and so may `release`. Owns what to do when a broker is away (try again), when another owner has begun (say so),
+and the end of the client's threads.
 """
 
 from __future__ import annotations
@@ -62,16 +63,17 @@ class Transactions:
     def __init__(self, config: Config, partition: int) -> None:
         self._topic = TopicNames(config.kafka.prefix).changelog
         self._partition = partition
-        self._producer = Producer(transaction_settings(config, partition), logger=client_log)
+        self._producer: Producer | None = Producer(transaction_settings(config, partition), logger=client_log)
         self._closing = False
         self._offset = -1
 
     def fence(self, cancelled: Callable[[], bool]) -> bool:
         """Refuse every owner of before, in the brokers. Blocks until one answers; False when it is `cancelled` before.
         Raises ChangelogLostError when that will never be."""
+        producer = self._opened()
         while not cancelled():
             try:
-                self._producer.init_transactions(CALL_S)
+                producer.init_transactions(CALL_S)
             except KafkaException as error:
                 if cancelled():
                     break  # somebody else has begun, as he may
@@ -88,18 +90,19 @@ class Transactions:
         ChangelogLostError; and ValueError for none, which no broker would hear of, nor refuse."""
         if not entries:
             raise ValueError("a transaction without entries")
+        producer = self._opened()
         while not self._closing:
             try:
-                self._attempt(entries)
+                self._attempt(producer, entries)
             except (KafkaException, SystemError) as error:
-                self._undo(_kafka_error(error))
+                self._undo(producer, _kafka_error(error))
                 time.sleep(RETRY_S)
             else:
                 return self._offset + 1
         raise self._lost("closed")
 
-    def _attempt(self, entries: Sequence[Entry]) -> None:
-        producer, topic, partition = self._producer, self._topic, self._partition
+    def _attempt(self, producer: Producer, entries: Sequence[Entry]) -> None:
+        topic, partition = self._topic, self._partition
         producer.begin_transaction()
         last = len(entries) - 1
         for place, (key, value) in enumerate(entries):
@@ -125,7 +128,7 @@ class Transactions:
             assert offset is not None
             self._offset = offset
 
-    def _undo(self, error: KafkaException) -> None:
+    def _undo(self, producer: Producer, error: KafkaException) -> None:
         """Give an attempt up, so that it can be made again. Raises ChangelogLostError when it cannot."""
         reason = error.args[0]
         if not isinstance(reason, KafkaError) or reason.fatal():
@@ -133,12 +136,18 @@ class Transactions:
         log.warning("event=changelog_again partition=%d reason=%s", self._partition, reason)
         while not self._closing:
             try:
-                self._producer.abort_transaction(CALL_S)
+                producer.abort_transaction(CALL_S)
             except KafkaException as refused:
                 if not _retriable(refused):
                     raise self._lost(refused.args[0]) from refused
             else:
                 return
+
+    def _opened(self) -> Producer:
+        producer = self._producer
+        if producer is None:
+            raise self._lost("closed")
+        return producer
 
     def _lost(self, reason: object) -> ChangelogLostError:
         words = reason.str() if isinstance(reason, KafkaError) else reason
@@ -148,14 +157,22 @@ class Transactions:
         """Try nothing again: what is under way ends within `CALL_S`."""
         self._closing = True
 
+    def release(self) -> None:
+        """End the client and its threads: now, or with the call that is under way, which has the other reference to it.
+        May block while a thread of it looks a broker's name up: for a thread. `close` first."""
+        self._producer = None
+
 
 def _kafka_error(error: KafkaException | SystemError) -> KafkaException:
     """A flush that meets a fatal error goes on into the delivery callback, which Python then calls a SystemError; what
-    happened is its cause."""
-    cause = error if isinstance(error, KafkaException) else error.__cause__
-    if not isinstance(cause, KafkaException):
+    happened is its cause. The binding never lets go of such an error, nor so of the frames in its traceback, which
+    have the producer."""
+    if isinstance(error, KafkaException):
+        return error
+    if not isinstance(error.__cause__, KafkaException):
         raise error
-    return cause
+    error.__traceback__ = None
+    return error.__cause__
 
 
 def _retriable(error: KafkaException) -> bool:

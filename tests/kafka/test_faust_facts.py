@@ -45,10 +45,10 @@ class Gate:
         self.arrived = threading.Event()
         attempt = Transactions._attempt
 
-        def held(transactions: Transactions, entries: Any) -> None:
+        def held(transactions: Transactions, producer: Any, entries: Any) -> None:
             self.arrived.set()
             assert self._open.wait(120)
-            attempt(transactions, entries)
+            attempt(transactions, producer, entries)
 
         monkeypatch.setattr(Transactions, "_attempt", held)
 

@@ -35,6 +35,9 @@ class Committed:
     def close(self) -> None:
         """Nothing is open."""
 
+    def release(self) -> None:
+        """Nor held."""
+
 
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
