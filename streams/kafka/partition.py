@@ -1,8 +1,9 @@
 """One partition that this worker owns: its store, its fold and its changelog, opened and closed together.
 
-Opening, in order: (1) fence every owner of before, (2) restore the store from the changelog, (3) send what the store
-has and the changelog does not. Closing, in order: (1) send what waits, (2) let go of the producer, (3) close the store.
-A fold that failed is final: nothing is folded over a gap. Never reads a topic but the changelog.
+Opening, in order: (1) fence every owner of before, (2) ask for the ids of the topics, (3) restore the store from the
+changelog, (4) send what the store has and the changelog does not. Closing, in order: (1) send what waits, (2) let go of
+the producer, (3) close the store. A fold that failed is final: nothing is folded over a gap. Never reads a topic but
+the changelog.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ankusa.clock import now_ms, unguessable
+from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
 from streams.kafka.changelog_reader import RestoreCancelledError, read_changelog
 from streams.kafka.folding import Folded, PartitionFold
+from streams.kafka.id_reader import IdReader
 from streams.kafka.restoring import Restore, owner_entry, read_state
 from streams.kafka.sender import Acknowledge, Sender
+from streams.kafka.topic_ids import TopicIds, ids_entry, known_ids, put_ids, taken_over
 from streams.kafka.topics import hook_record_bytes
 
 log = logging.getLogger("ankusa.kafka")
@@ -41,23 +45,26 @@ class Opening(NamedTuple):
     owner: str
     open_tables: Callable[[Path], Tables]
     executor: Executor
+    ids: IdReader
 
     def path(self, number: int) -> Path:
         return Path(self.config.node.data_dir) / "partitions" / str(number)
 
 
 class Partition:
-    """An open partition. `lost` is why it must not be used any more, None while all is well."""
+    """An open partition, whose topics have `ids`. `lost` is why it must not be used any more, None while all is
+    well."""
 
-    def __init__(self, number: int, fold: PartitionFold, sender: Sender, owner: str) -> None:
+    def __init__(self, number: int, fold: PartitionFold, ids: TopicIds, sender: Sender, owner: str) -> None:
         self.number = number
+        self.ids = ids
         self.fold = fold
         self.sender = sender
         self.owner = owner
         self.lost: str | None = None
         self.takeover_sent = False
         self.on_lost: Callable[[Partition], None] = lambda partition: None
-        sender.lost = self._lose
+        sender.lost = self.lose
 
     @classmethod
     async def open(cls, opening: Opening, number: int, cancelled: Callable[[], bool]) -> Partition:
@@ -69,20 +76,29 @@ class Partition:
             opening.executor, _restored, opening, number, owner, sender, cancelled
         )
         try:
-            fold = await asyncio.shield(restored)
+            fold, ids = await asyncio.shield(restored)
         except BaseException:
             # The thread goes on until it sees that; nobody may open the store before it has let go of it.
             await asyncio.gather(restored, return_exceptions=True)
             if restored.exception() is None:
-                restored.result().tables.close()
+                restored.result()[0].tables.close()
             await sender.close(0)
             raise
-        partition = cls(number, fold, sender, owner)
+        partition = cls(number, fold, ids, sender, owner)
         turn = read_state(fold.tables).turn
         sender.start(turn, owner_entry(turn, owner), partition._sent)
         for unsent, entries in list(fold.unsent()):
             sender.add(unsent, entries, _nobody)
         return partition
+
+    def know_topics(self) -> None:
+        """Have the tables know their topics from now on, on this disk and any other. Raises StoreError when one was
+        made again since they were folded from it."""
+        if (wrong := taken_over(known_ids(self.fold.tables), self.ids)) is not None:
+            raise StoreError(f"partition {self.number}: {wrong}")
+        put_ids(self.fold.tables, self.ids)
+        if self.sender.failed is None:
+            self.sender.add(self.fold.turn, [ids_entry(self.ids)], _nobody)
 
     async def take(
         self, topic: Topic, offset: int, timestamp_ms: int, value: bytes | None, acknowledge: Acknowledge
@@ -96,7 +112,7 @@ class Partition:
         try:
             folded = self.fold.fold(topic, offset, timestamp_ms, value)
         except BaseException as error:
-            self._lose(f"record {offset} of {topic.name.lower()}[{self.number}] was not folded: {error}")
+            self.lose(f"record {offset} of {topic.name.lower()}[{self.number}] was not folded: {error}")
             raise
         self.sender.add(folded.turn, folded.entries, acknowledge)
         return folded
@@ -108,7 +124,8 @@ class Partition:
     def _sent(self, first: int, last: int, following: int) -> None:
         self.fold.sent(first, last, following, now_ms())
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """Fold and send nothing more."""
         if self.lost is None:
             self.lost = reason
             log.error("event=partition_lost partition=%d reason=%s", self.number, reason)
@@ -122,15 +139,15 @@ class Partition:
 
 
 def _nobody() -> None:
-    """Who waits for entries that are sent again."""
+    """Who waits for entries that no record has just made."""
 
 
 def _restored(
     opening: Opening, number: int, owner: str, sender: Sender, cancelled: Callable[[], bool]
-) -> PartitionFold:
-    """Steps 1 and 2, in a thread."""
+) -> tuple[PartitionFold, TopicIds]:
+    """Steps 1 to 3, in a thread."""
     began = time.monotonic()
-    if not sender.fence(cancelled):
+    if not sender.fence(cancelled) or (ids := opening.ids.wait(cancelled)) is None:
         raise RestoreCancelledError(f"partition {number}")
     restore = Restore(opening.path(number), opening.open_tables, now_ms())
     try:
@@ -144,4 +161,4 @@ def _restored(
         "event=partition_restored partition=%d entries=%d turn=%d ms=%d",
         *(number, restore.applied, fold.turn, (time.monotonic() - began) * 1000),
     )
-    return fold
+    return fold, ids

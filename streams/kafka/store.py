@@ -87,6 +87,7 @@ class FoldStore(Store[bytes, bytes]):
             try:
                 # After every owner of before was refused: what those have folded is there by now.
                 ends = await self._ends(partition, cancelled)
+                partition.know_topics()
             except BaseException:
                 await partition.close()
                 raise

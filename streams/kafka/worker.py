@@ -8,6 +8,7 @@ in its outcomes, and is `owned` once that record is folded, since all that an ow
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -27,12 +28,14 @@ from streams.edge import Stop
 from streams.kafka.agents import add_agents
 from streams.kafka.app import build_app, build_table, folded_topics
 from streams.kafka.clients import OncePerKind
+from streams.kafka.id_reader import IdReader
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.membership import Membership
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.process import begin
 from streams.kafka.topic_admin import topics_fit
+from streams.kafka.topic_ids import made_again
 from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.kafka")
@@ -48,6 +51,11 @@ LEAVE_S = 8.0
 """For leaving the group, which takes a tenth of a second where a broker answers."""
 
 AGAIN_S = 1.0
+
+LOOK_S = 5.0
+"""Between looks at the ids of the topics: one request. For so long hooks of a topic that was made again may be folded,
+or taken for repeats of the one before."""
+
 QUIET = ("faust", "mode", "aiokafka", "streams.kafka")
 """Loggers of Faust and its parts, which name those after the module of a subclass: what they tell at `info` is for
 those who work on them."""
@@ -73,7 +81,8 @@ class Worker:
         # A thread for each partition, and as many that may still wait for a broker after theirs has gone.
         self._executor = ThreadPoolExecutor(2 * config.kafka.partitions, thread_name_prefix="ankusa-partition")
         memory = StoreMemory.shared(config.kafka.partitions)
-        opening = Opening(config, self.owner, lambda path: Tables(path, memory), self._executor)
+        self._ids = IdReader(config)
+        opening = Opening(config, self.owner, lambda path: Tables(path, memory), self._executor, self._ids)
         self._membership = Membership()
         self.app = build_app(config, self._membership, self._following)
         self.table = build_table(self.app, config, opening, self.owned)
@@ -83,13 +92,13 @@ class Worker:
         self.owned.still_owned = self._still_owned
         self.owned.doubtful = self._membership.doubtful
         self._failed: asyncio.Future[str] = self._loop.create_future()
-        self._app_runs: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Join the group. Partitions come as it gives them."""
         self.table.store.on_lost = self._lost
         self.table.store.membership = self._membership
-        self._app_runs = self._loop.create_task(self._run_app())
+        self._tasks = [self._loop.create_task(each) for each in (self._run_app(), self._watch_topics())]
 
     async def _run_app(self) -> None:
         try:
@@ -118,9 +127,9 @@ class Worker:
         except TimeoutError:  # no broker answers; the group sees for itself, a session later
             log.warning("event=group_not_left")
         await self.table.store.stop()
-        if self._app_runs is not None:
-            self._app_runs.cancel()
-            await asyncio.gather(self._app_runs, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     # -- partitions that come and go --------------------------------------------------
@@ -157,6 +166,18 @@ class Worker:
     async def _still_owned(self, number: int) -> bool:
         partition = self.table.store.partitions.get(number)
         return partition is not None and await partition.still_owned()
+
+    async def _watch_topics(self) -> None:
+        """End the worker when one of its topics was made again. What does not answer, or is gone, is asked for again:
+        nothing of it is folded meanwhile."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(StoreError):
+                found = await self._loop.run_in_executor(self._executor, self._ids.read)
+                for partition in list(self.table.store.partitions.values()):
+                    if (wrong := made_again(partition.ids, found)) is not None:
+                        partition.lose(wrong)
+                        self.fail(f"partition {partition.number}: {wrong}")
 
     def _lost(self, partition: Partition) -> None:
         self.owned.revoked(partition.number)

@@ -22,6 +22,7 @@ from schemas import records
 from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Page, Revival, Takeover, Topic
 from streams.kafka import places
 from streams.kafka.app import build_app
+from streams.kafka.id_reader import IdReader
 from streams.kafka.membership import Membership
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.record_fold import epoch_of
@@ -214,7 +215,7 @@ async def test_what_an_owner_of_before_still_sends_is_refused_by_the_brokers(bro
 
 def _opening(fleet: Fleet, folder: Path, owner: str, executor: ThreadPoolExecutor) -> Opening:
     node = msgspec.structs.replace(fleet.config.node, data_dir=str(folder))
-    return Opening(msgspec.structs.replace(fleet.config, node=node), owner, Tables, executor)
+    return Opening(msgspec.structs.replace(fleet.config, node=node), owner, Tables, executor, IdReader(fleet.config))
 
 
 def test_standbys_are_off(broker: str, tmp_path: Path) -> None:

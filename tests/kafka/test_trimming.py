@@ -24,6 +24,7 @@ from streams.kafka.dead_reader import DeadReader
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.hook_reader import HookReader
+from streams.kafka.id_reader import IdReader
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.topic_trim import TopicTrim
@@ -218,7 +219,7 @@ class Fenced:
         node = msgspec.structs.replace(fleet.config.node, data_dir=str(folder / "other"))
         self._executor = ThreadPoolExecutor(4)
         config = msgspec.structs.replace(fleet.config, node=node)
-        self._opening = Opening(config, "other", Tables, self._executor)
+        self._opening = Opening(config, "other", Tables, self._executor, IdReader(config))
 
     def __enter__(self) -> Fenced:
         return self
