@@ -2,12 +2,14 @@
 
 A change, in order: (1) `begin`: the brokers refuse every other writer's change that is not committed yet, and say where
 the topic `sources` ends, (2) whoever calls reads up to there and judges, (3) `commit`. Another writer that begins in
-between has this one refused: its judgement was of what is not so any more. Owns the producer, which lives for one
-change. It blocks: for a thread, and one at a time.
+between has this one refused: its judgement was of what is not so any more. A commit that fails has the brokers end what
+is left of it, since all who follow the topic read no further. Owns the producer, which lives for one change. It blocks:
+for a thread, and one at a time.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -25,8 +27,12 @@ BEGIN_S = 10.0
 COMMIT_S = 10.0
 """How long somebody who waits for a change waits for brokers, at each of its two ends."""
 
-TRANSACTION_TIMEOUT_MS = 60_000
-"""When the brokers end the transaction of a worker that was killed in it. The next writer ends it at once."""
+END_S = 5.0
+"""How long a change that failed waits for brokers to end what is left of it."""
+
+TRANSACTION_TIMEOUT_MS = 20_000
+"""When the brokers end the transaction of a worker that was killed in it, or could not reach them, some 10 s later at
+worst: twice what a commit may take. The next writer ends it at once."""
 
 ONLY = 0
 """Topics of operators' records have one partition."""
@@ -35,6 +41,8 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 _FENCED_IN_COMMIT = _FENCED | {KafkaError.UNKNOWN}
 """Brokers (3.9) have answered a commit so when another writer began at that moment. What came of it is in the topic,
 by which the change is judged anew."""
+
+log = logging.getLogger("ankusa.sources")
 
 
 class SourceWriter:
@@ -82,7 +90,21 @@ class SourceWriter:
                 producer.produce(topic, value, key, ONLY)
             producer.commit_transaction(COMMIT_S)
         except KafkaException as error:
-            raise self._error(error, _FENCED_IN_COMMIT) from error
+            refusal = self._error(error, _FENCED_IN_COMMIT)
+            if not isinstance(refusal, ContendedError):  # of another writer's, the brokers have ended this one
+                self._end(refusal)
+            raise refusal from error
+
+    def _end(self, refusal: StoreError) -> None:
+        """As the next change would: a commit without an answer cannot be aborted by the producer that has begun it."""
+        log.warning("event=change_unsettled reason=%s", refusal)
+        try:
+            Producer(self._settings, logger=client_log).init_transactions(END_S)
+        except KafkaException as error:
+            seconds = TRANSACTION_TIMEOUT_MS // 1000
+            log.warning(
+                "event=change_left_open topic=%s seconds=%d reason=%s", self._topic, seconds, error.args[0].str()
+            )
 
     def _error(self, error: KafkaException, fenced: Collection[int] = _FENCED) -> StoreError:
         cause: KafkaError = error.args[0]

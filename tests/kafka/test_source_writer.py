@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from ankusa.changing import ContendedError
 from ankusa.source_store.answers import Exists
@@ -22,7 +27,11 @@ from streams.kafka.source_feed import SourceFeed
 from streams.kafka.source_host import KafkaSourceHost
 from streams.kafka.source_writer import SourceWriter
 from streams.kafka.topics import TopicNames
-from tests.kafka.folding import DEADLINE_S, Fleet, in_loop, until_async
+from tests.kafka import cluster
+from tests.kafka.folding import DEADLINE_S, Fleet, in_loop, until, until_async
+from tests.kafka.test_topics import alter
+from tests.support import brokers
+from tests.support.tcp_proxy import TcpProxy
 
 SPEC: dict[str, Any] = {"verify": {"type": "none"}, "sinks": [{"type": "log"}]}
 AT = 1_700_000_000_000
@@ -124,6 +133,85 @@ async def test_a_writer_that_another_came_after_stores_nothing(broker: str, tmp_
     for topic in (names.sources, names.audit):
         found = await asyncio.to_thread(fleet.read, topic)
         assert [record.value for record in found] == [b"second"]
+
+
+LONG_MS = 600_000
+"""A transaction that nobody ends stays open for longer than any test runs."""
+
+
+def stable(admin: AdminClient, topic: str) -> bool:
+    """Whether readers of what is committed can read all that there is."""
+    place = TopicPartition(topic, 0)
+    ends = []
+    for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+        (future,) = admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=isolation).values()
+        ends.append(future.result(DEADLINE_S).offset)
+    return ends[0] == ends[1] > 0
+
+
+def test_a_change_that_brokers_refuse_holds_up_no_reader(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.kafka.source_writer.TRANSACTION_TIMEOUT_MS", LONG_MS)
+    fleet, config = configured(broker)
+    names = fleet.names
+    alter(broker, names.audit, {"max.message.bytes": "1000"})
+    writer = SourceWriter(config)
+    writer.begin()
+    with pytest.raises(StoreError, match=r"sources: .*(large|size)"):
+        writer.commit([(names.sources, b"a", b"refused"), (names.audit, b"a", b"x" * 5000)])
+    admin = AdminClient({"bootstrap.servers": broker})
+    until(lambda: stable(admin, names.sources), "readers read on")
+    writer.begin()
+    writer.commit([(names.sources, b"a", b"taken"), (names.audit, b"a", b"short")])
+    assert [record.value for record in fleet.read(names.audit)] == [b"short"]
+
+
+class Cut:
+    """A writer's client whose brokers go away when what it wrote is in the log, and is not committed."""
+
+    def __init__(self, producer: Producer, proxy: TcpProxy) -> None:
+        self._producer = producer
+        self._proxy = proxy
+        self.begin_transaction = producer.begin_transaction
+        self.produce = producer.produce
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        assert self._producer.flush(DEADLINE_S) == 0
+        self._proxy.shut()
+        self._producer.commit_transaction(timeout_s)
+
+
+@pytest.mark.fault
+def test_a_change_whose_brokers_go_away_holds_up_no_reader_once_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streams.kafka.source_writer.TRANSACTION_TIMEOUT_MS", LONG_MS)
+    monkeypatch.setattr("streams.kafka.source_writer.COMMIT_S", 1.0)
+    (port,) = brokers.free_ports(1)
+    with TcpProxy(port) as proxy, ThreadPoolExecutor(1) as executor:
+        server = brokers.required(lambda: brokers.Kafka(tmp_path, port, proxy.port, cluster.SETTINGS))
+        try:
+            fleet, config = configured(f"127.0.0.1:{proxy.port}")
+            writer, topic = SourceWriter(config), fleet.names.sources
+            writer.begin()
+            assert writer._producer is not None
+            writer._producer = cast(Producer, Cut(writer._producer, proxy))
+            reason = executor.submit(_refusal, partial(writer.commit, [(topic, b"a", b"b")]))
+            until(lambda: reason.done() or "event=change_unsettled" in caplog.text, "the commit was not answered")
+            proxy.reopen()
+            assert reason.result(DEADLINE_S).startswith(f"{topic}: ")
+            admin = AdminClient({"bootstrap.servers": fleet.broker})
+            until(lambda: stable(admin, topic), "readers read on")
+        finally:
+            server.stop()
+
+
+def _refusal(work: Callable[[], None]) -> str:
+    """Why it is refused; nothing else is left of the try."""
+    try:
+        work()
+    except StoreError as error:
+        return str(error)
+    raise AssertionError("it was not refused")
 
 
 @in_loop
