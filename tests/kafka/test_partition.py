@@ -17,6 +17,7 @@ from schemas.config import Config
 from schemas.records import Topic
 from streams.kafka import transactions
 from streams.kafka.changelog_reader import RestoreCancelledError
+from streams.kafka.id_reader import IdReader
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.topic_admin import TopicAdmin
 from tests.kafka import cluster
@@ -51,9 +52,16 @@ def _client_threads() -> int:
     return found
 
 
-def _opening(config: Config, folder: Path, executor: ThreadPoolExecutor) -> Opening:
+def _opening(config: Config, folder: Path, executor: ThreadPoolExecutor, ids: IdReader) -> Opening:
     node = msgspec.structs.replace(config.node, data_dir=str(folder))
-    return Opening(msgspec.structs.replace(config, node=node), "owner", Tables, executor)
+    return Opening(msgspec.structs.replace(config, node=node), "owner", Tables, executor, ids)
+
+
+def _reader(config: Config) -> IdReader:
+    """The worker's, which has all its threads by now."""
+    ids = IdReader(config)
+    ids.read()
+    return ids
 
 
 def _topics(broker: str) -> Config:
@@ -68,9 +76,10 @@ async def test_the_producer_of_a_closed_partition_ends(
     broker: str, tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:
     config = _topics(broker)
+    ids = _reader(config)
     before = _client_threads()
     for offset in range(TIMES):
-        partition = await Partition.open(_opening(config, tmp_path, executor), 0, lambda: False)
+        partition = await Partition.open(_opening(config, tmp_path, executor, ids), 0, lambda: False)
         assert _client_threads() > before
         assert await partition.take(Topic.HOOKS, offset, AT, hooks(f"hook-{offset}"), lambda: None) is not None
         assert await partition.still_owned()
@@ -83,10 +92,11 @@ async def test_the_producer_of_a_partition_that_another_took_ends(
     broker: str, tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:
     config = _topics(broker)
+    ids = _reader(config)
     before = _client_threads()
-    partition = await Partition.open(_opening(config, tmp_path / "0", executor), 0, lambda: False)
+    partition = await Partition.open(_opening(config, tmp_path / "0", executor, ids), 0, lambda: False)
     for number in range(1, TIMES):
-        heir = await Partition.open(_opening(config, tmp_path / str(number), executor), 0, lambda: False)
+        heir = await Partition.open(_opening(config, tmp_path / str(number), executor, ids), 0, lambda: False)
         assert not await partition.still_owned()
         await partition.close()
         partition = heir
@@ -100,7 +110,8 @@ async def test_the_producer_of_a_partition_that_was_not_opened_ends(
 ) -> None:
     """It went elsewhere while no broker answered."""
     monkeypatch.setattr(transactions, "CALL_S", 0.2)
-    opening = _opening(cluster.configuration(NOBODY), tmp_path, executor)
+    config = cluster.configuration(NOBODY)
+    opening = _opening(config, tmp_path, executor, IdReader(config))
     before = _client_threads()
     for _ in range(TIMES):
         gone = asyncio.Event()
