@@ -159,6 +159,8 @@ def topics(arguments: argparse.Namespace) -> int:
         return FAILED
     for one in wrong:
         print(one, file=sys.stderr)
+    for note in admin.notes:
+        print(note)
     if not wrong:
         print(f"the topics of {config.kafka.prefix} are as they must be")
     return FAILED if wrong else OK

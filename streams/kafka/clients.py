@@ -13,6 +13,10 @@ from schemas.config import Kafka, KafkaSecurity
 
 QUIET_S = 60.0
 
+LARGEST_BYTES = 1_000_000_000
+"""The most that librdkafka can be told a record may weigh. Where it is, the topic's `max.message.bytes` decides, which
+may be there for nodes with other limits."""
+
 
 class OncePerKind(logging.Filter):
     """Lets one line of a kind through in `QUIET_S`. librdkafka tries to connect several times a second while a broker

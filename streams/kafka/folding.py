@@ -145,7 +145,8 @@ class PartitionFold:
         entries = recorder.entries(marker.turn, marker.at)
         for key, value in entries:
             if self._entry_bytes is not None and len(key) + len(value or b"") > self._entry_bytes:
-                raise ValueError(f"it makes an entry of {len(key) + len(value or b'')} bytes, of {self._entry_bytes}")
+                size_bytes = len(key) + len(value or b"")
+                raise ValueError(f"an entry of {size_bytes} bytes, where the changelog takes {self._entry_bytes}")
         for letter, pairs in recorder.packs.items():
             note(batch, database.handles["meta"], letter + keys.u64(marker.turn), marker.at, pairs)
         batch.put(keys.u64(marker.turn), encode_entries(entries), database.handles["log"])

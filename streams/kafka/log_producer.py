@@ -18,8 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ankusa.store.errors import StoreError
 from schemas.config import Kafka
-from streams.kafka.clients import client_log, client_settings
-from streams.kafka.topics import OUTCOMES_BYTES
+from streams.kafka.clients import LARGEST_BYTES, client_log, client_settings
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -36,14 +35,14 @@ FLUSH_S = 5.0
 """How long a close waits for what is on its way. What is not sent then is redelivered."""
 
 
-def open_producer(kafka: Kafka, record_bytes: int = OUTCOMES_BYTES) -> Producer:
-    """A producer for a worker's services, of records up to `record_bytes`."""
+def open_producer(kafka: Kafka) -> Producer:
+    """A producer for a worker's services, of whatever the topics take."""
     settings = client_settings(kafka, "worker") | {
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 1,
         "queue.buffering.max.kbytes": QUEUE_BYTES >> 10,
-        "message.max.bytes": max(OUTCOMES_BYTES, record_bytes) + (1 << 20),
+        "message.max.bytes": LARGEST_BYTES,
         "compression.type": "none",  # the group's consumer reads nothing but gzip without more libraries
     }
     return Producer(settings, logger=client_log)

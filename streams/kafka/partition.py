@@ -26,13 +26,15 @@ from streams.kafka.folding import Folded, PartitionFold
 from streams.kafka.id_reader import IdReader
 from streams.kafka.restoring import Restore, owner_entry, read_state
 from streams.kafka.sender import Acknowledge, Sender
+from streams.kafka.topic_admin import CHECK_REQUEST_S, ClusterError, TopicAdmin
 from streams.kafka.topic_ids import TopicIds, ids_entry, known_ids, put_ids, taken_over
-from streams.kafka.topics import hook_record_bytes
 
 log = logging.getLogger("ankusa.kafka")
 
 ENTRY_OVERHEAD_BYTES = 1024
 """Of a batch of records around a changelog entry: some 80 bytes."""
+
+RETRY_S = 0.2
 
 CLOSE_S = 2.0
 """How long a partition that goes waits for its last transaction. What is not sent then, the next owner folds again."""
@@ -149,10 +151,10 @@ def _restored(
     began = time.monotonic()
     if not sender.fence(cancelled) or (ids := opening.ids.wait(cancelled)) is None:
         raise RestoreCancelledError(f"partition {number}")
+    entry_bytes = _largest_entry(opening, cancelled) - ENTRY_OVERHEAD_BYTES
     restore = Restore(opening.path(number), opening.open_tables, now_ms())
     try:
         read_changelog(opening.config, number, restore, cancelled)
-        entry_bytes = hook_record_bytes(opening.config) - ENTRY_OVERHEAD_BYTES
         fold = PartitionFold(number, restore.finish(owner), entry_bytes)
     except BaseException:
         restore.tables.close()
@@ -162,3 +164,18 @@ def _restored(
         *(number, restore.applied, fold.turn, (time.monotonic() - began) * 1000),
     )
     return fold, ids
+
+
+def _largest_entry(opening: Opening, cancelled: Callable[[], bool]) -> int:
+    """What the changelog takes, by its brokers' word: other nodes may have larger limits than this one. In a thread.
+    Raises RestoreCancelledError, and StoreError when they refuse to say."""
+    admin = TopicAdmin(opening.config, CHECK_REQUEST_S)
+    while not cancelled():
+        try:
+            return admin.largest_entry()
+        except ClusterError as error:
+            if error.refused:
+                raise StoreError(str(error)) from error
+            log.warning("event=changelog_waits reason=%s", error)
+            time.sleep(RETRY_S)
+    raise RestoreCancelledError("a partition")

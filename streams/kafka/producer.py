@@ -9,7 +9,7 @@ from __future__ import annotations
 from confluent_kafka import KafkaException, Producer
 
 from schemas.config import Config
-from streams.kafka.clients import Settings, client_log, client_settings
+from streams.kafka.clients import LARGEST_BYTES, Settings, client_log, client_settings
 from streams.kafka.log_producer import LogProducer
 from streams.kafka.topics import hook_record_bytes, min_insync_replicas
 
@@ -23,8 +23,6 @@ OVERHEAD_BYTES = 64 << 10
 
 BATCH_BYTES = 1_000_000
 
-_MAX_MESSAGE_BYTES = 1_000_000_000
-
 
 def producer_settings(config: Config) -> Settings:
     """For librdkafka. The queue takes what the batcher may hold, so that only the batcher refuses for being full."""
@@ -33,7 +31,7 @@ def producer_settings(config: Config) -> Settings:
         "acks": "all",
         "linger.ms": 0,  # a commit has gathered already
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
-        "message.max.bytes": min(hook_record_bytes(config) + OVERHEAD_BYTES, _MAX_MESSAGE_BYTES),
+        "message.max.bytes": min(hook_record_bytes(config) + OVERHEAD_BYTES, LARGEST_BYTES),
         "batch.size": BATCH_BYTES,
         "queue.buffering.max.kbytes": min((config.batcher.max_queue_bytes >> 10) + (1 << 16), 2_147_483_647),
         "socket.nagle.disable": True,

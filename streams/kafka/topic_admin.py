@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from schemas.config import Config
 from streams.kafka.clients import client_log, client_settings
-from streams.kafka.topics import TopicSpec, topic_specs
+from streams.kafka.topics import TopicNames, TopicSpec, hook_record_bytes, topic_specs
 
 REQUEST_S = 30.0
 """For one request to the cluster of somebody who waits. A topic takes a tenth of a second; a cluster that has just
@@ -50,6 +50,8 @@ log = logging.getLogger("ankusa.kafka")
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 CREATE = "run `ankusa topics create`"
+
+LARGEST = "max.message.bytes"
 
 
 class ClusterError(Exception):
@@ -80,6 +82,10 @@ class TopicAdmin:
         """Connects when it is first asked."""
         self._request_s = request_s
         self._specs = topic_specs(config)
+        self._names = TopicNames(config.kafka.prefix)
+        self._hook_bytes = hook_record_bytes(config)
+        self.notes: list[str] = []
+        """What the last look found that is no fault and good to know: a line each."""
         self._heard: str | None = None
         settings: dict[str, Any] = {**client_settings(config.kafka, "admin"), "error_cb": self._hear}
         self._admin = AdminClient(settings, logger=client_log)
@@ -118,7 +124,36 @@ class TopicAdmin:
                 wrong += _settings(spec, settings[spec.name])
             else:
                 wrong.append(_missing(spec))
-        return wrong
+        limits = {name: int(found[LARGEST]) for name, found in settings.items() if LARGEST in found}
+        self.notes = self._larger(limits)
+        return wrong + self._too_small(limits)
+
+    def _larger(self, limits: dict[str, int]) -> list[str]:
+        return [
+            f"{name}: takes records of {limits[name]} bytes, where http.max_body_bytes here makes at most "
+            f"{self._hook_bytes}: edges with a larger one may send larger hooks"
+            for name in (self._names.hooks, self._names.quarantine)
+            if limits.get(name, 0) > self._hook_bytes
+        ]
+
+    def _too_small(self, limits: dict[str, int]) -> list[Wrong]:
+        """A changelog that does not take what `quarantine` takes, and has what this file asks for."""
+        changelog, needed = limits.get(self._names.changelog, 0), limits.get(self._names.quarantine, 0)
+        if not self._hook_bytes <= changelog < needed:
+            return []
+        what = (
+            f"takes records of {changelog} bytes, and {self._names.quarantine} of {needed}: larger held hooks are lost"
+        )
+        way_out = f"raise it to {needed}: kafka-configs.sh --alter --add-config {LARGEST}={needed}"
+        return [Wrong(self._names.changelog, what, way_out)]
+
+    def largest_entry(self) -> int:
+        """The largest record, in bytes, that the changelog takes now. Raises ClusterError."""
+        (spec,) = (spec for spec in self._specs if spec.name == self._names.changelog)
+        found = self._settings([spec]).get(spec.name)
+        if found is None:
+            raise ClusterError(f"{spec.name}: the broker does not know it", refused=False)
+        return int(found[LARGEST])
 
     def create(self) -> list[str]:
         """Make what is missing and set what is set wrongly; a line for each. Again, it does nothing.
@@ -266,6 +301,9 @@ async def topics_fit(config: Config) -> bool:
             if error.refused:
                 return False
         await asyncio.sleep(CHECK_AGAIN_S)
+    if "worker" in config.node.roles:
+        for note in admin.notes:
+            log.warning("event=body_limit_below reason=%s", note)
     for one in wrong:
         log.critical("event=topic_wrong topic=%s reason=%s; %s", one.topic, one.what, one.way_out)
     return not wrong

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from ankusa.store.errors import StoreError
 from schemas.config import Config
 from streams.kafka.changelog import Entry
-from streams.kafka.clients import Settings, client_log, client_settings
-from streams.kafka.topics import TopicNames, hook_record_bytes
+from streams.kafka.clients import LARGEST_BYTES, Settings, client_log, client_settings
+from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -31,7 +31,6 @@ CALL_S = 10.0
 that ends waits for one that is under way."""
 
 RETRY_S = 0.2
-OVERHEAD_BYTES = 64 << 10
 
 
 class ChangelogLostError(StoreError):
@@ -50,7 +49,7 @@ def transaction_settings(config: Config, partition: int) -> Settings:
         # The group's consumer may be handed records of the changelog amid a rebalance; it drops them, but one that it
         # cannot decompress ends the worker, and without more libraries it knows gzip alone.
         "compression.type": "none",
-        "message.max.bytes": hook_record_bytes(config) + OVERHEAD_BYTES,
+        "message.max.bytes": LARGEST_BYTES,
         "queue.buffering.max.messages": 0,
         "queue.buffering.max.kbytes": 1 << 20,
         "statistics.interval.ms": 0,

@@ -28,7 +28,6 @@ from streams.kafka.operations import KafkaOperations
 from streams.kafka.process import begin
 from streams.kafka.services import Services
 from streams.kafka.topic_admin import topics_fit
-from streams.kafka.topics import hook_record_bytes
 from streams.kafka.worker import Worker, leave, prepare
 
 log = logging.getLogger("ankusa.worker")
@@ -45,7 +44,7 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
     if status or not checked.done():
         checked.cancel()
         return status
-    producer = LogProducer(lambda: open_producer(config.kafka, hook_record_bytes(config)))
+    producer = LogProducer(lambda: open_producer(config.kafka))
     worker = Worker(config, producer)
     try:
         services = Services(config, worker.owned, producer)

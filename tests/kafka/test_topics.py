@@ -128,3 +128,21 @@ def test_a_cluster_that_is_away_is_told_from_one_that_refuses() -> None:
     with pytest.raises(ClusterError, match="cannot describe") as caught:
         TopicAdmin(Config(kafka=Kafka(brokers=("127.0.0.1:1",))), request_s=0.5).check()
     assert not caught.value.refused
+
+
+def test_larger_records_than_a_file_asks_for_are_told_of(config: Config, broker: str) -> None:
+    """Hooks of nodes with other limits, which is no fault; but what is held of them must go into the changelog."""
+    names = TopicNames(config.kafka.prefix)
+    larger = msgspec.structs.replace(config, http=Http(max_body_bytes=16_000_000))
+    TopicAdmin(larger).create()
+    admin = TopicAdmin(larger)
+    assert (admin.check(), admin.notes) == ([], [])
+    admin = TopicAdmin(config)
+    assert admin.check() == []
+    assert [note.split(":")[0] for note in admin.notes] == [names.hooks, names.quarantine]
+    alter(broker, names.quarantine, {"max.message.bytes": "99000000", "message.timestamp.type": "LogAppendTime"})
+    for asked in (config, larger):
+        wrong = [one for one in TopicAdmin(asked).check() if one.topic == names.changelog]
+        assert [str(one).endswith("max.message.bytes=99000000") for one in wrong] == [True]
+    alter(broker, names.changelog, {"max.message.bytes": "99000000"})
+    assert names.changelog not in [one.topic for one in TopicAdmin(config).check() if one.key is None]

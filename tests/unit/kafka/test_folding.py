@@ -169,7 +169,7 @@ def test_what_the_changelog_would_not_take_is_set_aside(partition: Partition) ->
     partition.add(Topic.QUARANTINE, commit(held("small")))
     assert partition.tables.pen_size()[0] == 1
     (aside,) = partition.fold.set_asides.kept()
-    assert aside.reason.startswith("ValueError: it makes an entry of ")
+    assert aside.reason.startswith("ValueError: an entry of ")
     assert all(len(key) + len(value or b"") <= bound for _, sent in partition.fold.unsent() for key, value in sent)
 
 
