@@ -188,7 +188,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """A replay's record. Encoded by name: it is rare, and long-lived across versions.
 
     `filter` holds the validated filter, keys as the API spells them. `cursor` is the last index key
-    taken, None at the start. `tallies` is keyed by sink key text. `sequence` orders jobs made in one ms.
+    taken, None at the start. `tallies` is keyed by sink key text, and bounded. `sequence` orders jobs made in one ms.
 
     Where a job has a part in each partition, this is one part, and `whole_rate` the rate of all of them together.
     """

@@ -55,6 +55,13 @@ FAILURES_CEILING = 100
 """Auto-pause needs at least min(100, moved) failures and never fewer than 10 (spec 05): a small job is not paused
 by its first bad hook, a large one not later than its hundredth."""
 
+TALLIED = 256
+"""Sink keys that a job counts each for itself: some 80 bytes each, in a record that is written with every page and every
+batch of outcomes. A job over more of them counts the rest together."""
+
+OTHERS = "*"
+"""The key of what is counted together: no sink key's text."""
+
 
 def patched(job: Job, patch: JobPatch) -> Job:
     """The job after an operator's or the replayer's patch; unchanged when the job is finished.
@@ -90,7 +97,8 @@ def paged(job: Job, page: Page, moved: dict[str, int]) -> Job:
     """The job after a page: cursor and counters; `moved` is rows moved by sink key. A page of a job that is not running
     still counts, for the rows it moved have moved."""
     tallies = dict(job.tallies)
-    for key, count in moved.items():
+    for sink, count in moved.items():
+        key = _tallied(tallies, sink)
         tally = tallies.get(key, SinkTally())
         tallies[key] = replace(tally, moved=tally.moved + count)
     throttled = dict(job.throttled)
@@ -127,12 +135,14 @@ class Settled:
 def settled(job: Job, counts: Settled, at: int) -> Job:
     """The job after outcomes of its rows. A finished job goes on counting: its last rows settle after its last page."""
     tallies = dict(job.tallies)
-    for key in counts.delivered.keys() | counts.dead.keys() | counts.parked.keys():
+    # Sorted, since which are counted for themselves depends on the order.
+    for sink in sorted(counts.delivered.keys() | counts.dead.keys() | counts.parked.keys()):
+        key = _tallied(tallies, sink)
         tally = tallies.get(key, SinkTally())
         tallies[key] = replace(
             tally,
-            delivered=tally.delivered + counts.delivered.get(key, 0),
-            failed=tally.failed + counts.dead.get(key, 0) + counts.parked.get(key, 0),
+            delivered=tally.delivered + counts.delivered.get(sink, 0),
+            failed=tally.failed + counts.dead.get(sink, 0) + counts.parked.get(sink, 0),
         )
     return replace(
         job,
@@ -143,6 +153,11 @@ def settled(job: Job, counts: Settled, at: int) -> Job:
     )
 
 
+def _tallied(tallies: dict[str, SinkTally], sink: str) -> str:
+    """The key that a sink key is counted under."""
+    return sink if sink in tallies or len(tallies) - (OTHERS in tallies) < TALLIED else OTHERS
+
+
 def failing(tally: SinkTally) -> bool:
     """The auto-pause rule for one sink key, since the job last resumed."""
     return tally.failed > tally.delivered and tally.failed >= max(FAILURES_FLOOR, min(FAILURES_CEILING, tally.moved))
@@ -150,7 +165,14 @@ def failing(tally: SinkTally) -> bool:
 
 def newly_held(job: Job) -> tuple[str, ...]:
     """Sink keys past the rule, sorted, those held already included."""
-    return tuple(sorted(set(job.held) | {key for key, tally in job.tallies.items() if failing(tally)}))
+    failed = {key for key, tally in job.tallies.items() if key != OTHERS and failing(tally)}
+    return tuple(sorted(set(job.held) | failed))
+
+
+def failing_others(job: Job) -> SinkTally | None:
+    """What is counted together, where it is past the rule: nobody can say which of these sinks to hold back."""
+    others = job.tallies.get(OTHERS)
+    return others if others is not None and failing(others) else None
 
 
 def remaining(job: Job) -> int | None:

@@ -78,6 +78,14 @@ class Pager:
             await self._host.command(JobPatch(job.id, at, held=held))
             log.warning("event=sinks_held id=%s held=%s", job.id, _named(job, held))
             return Used(more=True)
+        others = jobs.failing_others(job)
+        if others is not None:
+            text = (
+                f"paused itself: more failures ({others.failed}) than deliveries ({others.delivered}) at the sinks "
+                f"that came after the first {jobs.TALLIED}, which are counted together"
+            )
+            await self._stop(job, JobState.PAUSED, text, at)
+            return Used()
         wanted = DlqFilter(job.filter, job.created_at)
         if job.held and self._only_held(job, wanted, first=grant.first):
             return await self._sweep(job, wanted, grant, at)

@@ -7,6 +7,7 @@ from itertools import cycle
 
 import pytest
 
+from ankusa.core.job import OTHERS, TALLIED
 from ankusa.core.pace import PAGE_ENTRIES
 from schemas.records import ErrorClass, Job, JobState, OutcomeKind, Row, SinkTally
 from tests.unit.replay.running import in_world
@@ -264,3 +265,37 @@ async def test_many_held_sinks_are_named_in_part(world: World) -> None:
     assert paused.error is not None and paused.error.endswith(
         "acme/acme.bad4/0/http (10 failed, 0 delivered) and 3 more"
     )
+
+
+@in_world
+async def test_a_job_keeps_no_more_counts_than_it_can_carry(world: World) -> None:
+    """Its record is written with every page, so what is past the bound is counted together."""
+    for number in range(TALLIED + 30):
+        await world.dead(1, source=f"acme.s{number:03}")
+    job = await world.start(rate=10_000)
+    done = await turns(world, job, lambda row: OutcomeKind.DELIVERED)
+    settled = world.job(job.id)
+    assert (done.state, settled.moved, settled.delivered) == (JobState.DONE, TALLIED + 30, TALLIED + 30)
+    assert len(settled.tallies) == TALLIED + 1
+    assert settled.tallies[OTHERS] == SinkTally(30, 30, 0)
+
+
+@in_world
+async def test_sinks_past_the_bound_are_judged_together(world: World) -> None:
+    for number in range(TALLIED):
+        await world.dead(1, source=f"acme.s{number:03}")
+    world.wall += 1
+    await world.dead(5, source="acme.good")
+    await world.dead(200, source="acme.bad")
+    job = await world.start(rate=100)
+    paused = await turns(world, job, fails())
+    assert (paused.state, paused.held) == (JobState.PAUSED, ())
+    others = paused.tallies[OTHERS]
+    assert (others.delivered, others.failed) == (5, paused.dead)
+    assert paused.dead < 200
+    assert paused.error == (
+        f"paused itself: more failures ({paused.dead}) than deliveries (5) at the sinks that came after the first "
+        f"{TALLIED}, which are counted together"
+    )
+    resumed = await world.patch(job, state="running")
+    assert (resumed.error, resumed.tallies) == (None, {})
