@@ -56,8 +56,8 @@ FAILURES_CEILING = 100
 by its first bad hook, a large one not later than its hundredth."""
 
 TALLIED = 256
-"""Sink keys that a job counts each for itself: some 80 bytes each, in a record that is written with every page and every
-batch of outcomes. A job over more of them counts the rest together."""
+"""Sink keys that a job counts each for itself: some 80 bytes each, in a record that is written with every page and
+every batch of outcomes. A job over more of them counts the rest together."""
 
 OTHERS = "*"
 """The key of what is counted together: no sink key's text."""
