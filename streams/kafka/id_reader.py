@@ -1,4 +1,4 @@
-"""The ids of a fleet's topics, asked of the brokers.
+"""The ids of a fleet's topics and how many partitions they have, asked of the brokers.
 
 Owns an admin client and that question. It blocks: for threads, any number at a time. Compares nothing.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
@@ -26,24 +27,40 @@ AGAIN_S = 0.2
 NO_ID = str(Uuid(0, 0))
 
 
+class Look(NamedTuple):
+    """The ids of the changelog and of the topics in `WHOLE`, and by full name how many partitions each topic has that
+    the group is given."""
+
+    ids: TopicIds
+    partitions: Mapping[str, int]
+
+
 class IdReader:
-    """Of the changelog and of the topics in `WHOLE`."""
+    """Of one fleet."""
 
     def __init__(self, config: Config) -> None:
         names = TopicNames(config.kafka.prefix)
         self._names = {names.changelog: CHANGELOG}
         self._names |= {name: topic.name.lower() for topic, name in names.folded.items() if topic in WHOLE}
+        self._asked = [names.changelog, *names.folded.values()]
         self._admin = AdminClient(dict(client_settings(config.kafka, "ids")), logger=client_log)
 
-    def read(self) -> TopicIds:
+    def look(self) -> Look:
         """Raises StoreError where a topic is not there, or no broker answers."""
-        asked = TopicCollection(list(self._names))
         try:
-            futures = self._admin.describe_topics(asked, request_timeout=REQUEST_S)
-            found = {self._names[name]: future.result().topic_id for name, future in futures.items()}
+            futures = self._admin.describe_topics(TopicCollection(self._asked), request_timeout=REQUEST_S)
+            found = {name: future.result() for name, future in futures.items()}
         except KafkaException as error:
             raise StoreError(f"the ids of topics cannot be read: {error.args[0]}") from error
-        return {name: str(topic_id) for name, topic_id in found.items() if str(topic_id) != NO_ID}
+        ids = {known: str(found[name].topic_id) for name, known in self._names.items()}
+        return Look(
+            {known: topic_id for known, topic_id in ids.items() if topic_id != NO_ID},
+            {name: len(topic.partitions) for name, topic in found.items()},
+        )
+
+    def read(self) -> TopicIds:
+        """The ids alone. Raises StoreError as `look`."""
+        return self.look().ids
 
     def wait(self, cancelled: Callable[[], bool]) -> TopicIds | None:
         """The same, as soon as it can be had; None when it is `cancelled`."""

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from schemas.config import Config
 from streams.kafka.clients import client_log, client_settings
-from streams.kafka.topics import TopicNames, TopicSpec, hook_record_bytes, topic_specs
+from streams.kafka.topics import TopicNames, TopicSpec, hook_record_bytes, misnumbered, topic_specs
 
 REQUEST_S = 30.0
 """For one request to the cluster of somebody who waits. A topic takes a tenth of a second; a cluster that has just
@@ -245,12 +245,12 @@ def _missing(spec: TopicSpec) -> Wrong:
 
 def _shape(spec: TopicSpec, partitions: int, copies: int) -> list[Wrong]:
     wrong: list[Wrong] = []
-    if partitions != spec.partitions:
+    if (misnumber := misnumbered(partitions, spec.partitions)) is not None:
         way_out = (
-            f"it cannot be changed once there are hooks: set kafka.partitions to {partitions} on every node, "
-            "or another kafka.prefix"
+            f"give every topic that goes by it as many and set kafka.partitions to {partitions} on every node, or "
+            'another kafka.prefix (see "More partitions" in docs/kafka.md)'
         )
-        wrong.append(Wrong(spec.name, f"has {partitions} partitions, wanted {spec.partitions}", way_out))
+        wrong.append(Wrong(spec.name, misnumber, way_out))
     if copies < spec.replication:
         way_out = (
             f"give it more with kafka-reassign-partitions.sh, or set kafka.replication to {copies}, "

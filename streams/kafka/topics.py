@@ -116,6 +116,11 @@ def min_insync_replicas(replication: int) -> int:
     return replication // 2 + 1 if replication >= 3 else 1
 
 
+def misnumbered(found: int, wanted: int) -> str | None:
+    """What is wrong with a topic of `found` partitions."""
+    return None if found == wanted else f"has {found} partitions, wanted {wanted}"
+
+
 def topic_specs(config: Config) -> tuple[TopicSpec, ...]:
     """Every topic of the fleet that `config` describes."""
     kafka, names = config.kafka, TopicNames(config.kafka.prefix)

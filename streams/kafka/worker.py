@@ -36,7 +36,7 @@ from streams.kafka.partition import Opening, Partition
 from streams.kafka.process import begin
 from streams.kafka.topic_admin import topics_fit
 from streams.kafka.topic_ids import made_again
-from streams.kafka.topics import TopicNames
+from streams.kafka.topics import TopicNames, misnumbered
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -53,8 +53,8 @@ LEAVE_S = 8.0
 AGAIN_S = 1.0
 
 LOOK_S = 5.0
-"""Between looks at the ids of the topics: one request. For so long hooks of a topic that was made again may be folded,
-or taken for repeats of the one before."""
+"""Between looks at the topics: one request. For so long hooks of a topic that was made again may be folded, or taken
+for repeats of the one before."""
 
 QUIET = ("faust", "mode", "aiokafka", "streams.kafka")
 """Loggers of Faust and its parts, which name those after the module of a subclass: what they tell at `info` is for
@@ -168,14 +168,19 @@ class Worker:
         return partition is not None and await partition.still_owned()
 
     async def _watch_topics(self) -> None:
-        """End the worker when one of its topics was made again. What does not answer, or is gone, is asked for again:
-        nothing of it is folded meanwhile."""
+        """End the worker when one of its topics was made again, or has other partitions: the group would no longer give
+        one worker a number of every topic. What does not answer, or is gone, is asked for again: nothing of it is
+        folded meanwhile."""
+        wanted = self._config.kafka.partitions
         while True:
             await asyncio.sleep(LOOK_S)
             with contextlib.suppress(StoreError):
-                found = await self._loop.run_in_executor(self._executor, self._ids.read)
+                found = await self._loop.run_in_executor(self._executor, self._ids.look)
+                for topic, partitions in found.partitions.items():
+                    if (wrong := misnumbered(partitions, wanted)) is not None:
+                        self.fail(f"{topic} {wrong}")
                 for partition in list(self.table.store.partitions.values()):
-                    if (wrong := made_again(partition.ids, found)) is not None:
+                    if (wrong := made_again(partition.ids, found.ids)) is not None:
                         partition.lose(wrong)
                         self.fail(f"partition {partition.number}: {wrong}")
 
