@@ -4,6 +4,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that share the tests out; `make test JOBS=0` runs them in one, as a debugger wants it.
+JOBS := 2
 # Interpreters in the order they are tried; `make PYTHON=/path/to/python` names one.
 PYTHONS := $(PYTHON) python3.12 python3.11 python3.13 python3 python
 
@@ -14,7 +16,7 @@ help:
 	@echo "make demo           watch a node accept, deliver, retry, dead-letter and replay; goes on serving"
 	@echo "make demo ONCE=1    the same, ends after its table; exit status 0 only if the counts add up"
 	@echo "make kafka-demo     three brokers, two edges, two workers as processes; needs tests/support/install_brokers.sh"
-	@echo "make test           the tests but the long ones (ARGS='-k name' for some, ARGS='-m soak' for the long)"
+	@echo "make test           the tests but the long ones, in two processes (JOBS=0: in one; ARGS='-k name': some)"
 	@echo "make soak           the long tests: twenty kills, ten thousand entries, long properties"
 	@echo "make bench          the benchmarks"
 	@echo "make check          style, types, import rules, lock file"
@@ -29,7 +31,7 @@ kafka-demo: $(STAMP)
 	@$(BIN)/python -m compose.processes $(if $(filter-out 0,$(ONCE)),--once)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not soak" -rfEs $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n $(JOBS) -rfEs $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout 3600 -s -rfEs $(ARGS)
