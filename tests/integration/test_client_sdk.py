@@ -1,11 +1,12 @@
 """The published client (PyPI `ankusa` 0.5.0) against this server, unmodified, from a virtual environment of its own.
 
 Its import name is the server's, so the two never share an interpreter: the client runs as a script and answers in JSON.
-The environment is made once, in pytest's cache directory, by pip from the index that this machine uses.
+The environment is made once, in pytest's cache directory, by our pip from the index that this machine uses.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -53,12 +54,15 @@ def python(request: pytest.FixtureRequest) -> Path:
     cache = request.config.cache
     assert cache is not None
     home = cache.mkdir(f"{CLIENT.replace('==', '-')}-py{sys.version_info.major}.{sys.version_info.minor}")
-    python, done = home / "bin" / "python", home / "installed"
-    if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=120)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", CLIENT]
-        subprocess.run(install, check=True, timeout=240)
-        done.write_text(CLIENT)
+    python, done = home / "env" / "bin" / "python", home / "env" / "installed"
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two processes that run tests one makes it
+        if not done.exists():
+            venv = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(home / "env")]
+            subprocess.run(venv, check=True, timeout=120)
+            pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, "install", CLIENT], check=True, timeout=240)
+            done.write_text(CLIENT)
     return python
 
 
