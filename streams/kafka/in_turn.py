@@ -1,9 +1,10 @@
-"""The order in which a partition's new owner folds its topics: no outcome before the hook that it is of.
+"""What was read of a partition and is not folded yet, and in which order it is: no outcome before its hook.
 
 Topics are read independently. What the owner of before had folded and not yet in its changelog is read again by the
 next one, which may be handed an outcome before its hook: it would count for nothing, and the hook would be delivered
 again although the log has it as delivered. So outcomes wait until the hooks they name are folded, as far as `hooks`
-went when the partition was opened: no owner of before can name a later one. Owns that order; folds nothing.
+went when the partition was opened: no owner of before can name a later one. All else is folded as it was read, as soon
+as the partition's fold has room. Owns that order; folds nothing.
 """
 
 from __future__ import annotations
@@ -35,20 +36,45 @@ class Record(NamedTuple):
 
 
 class InTurn:
-    """One partition's. `folded` gives the offset of the last record folded of `hooks`; `last` is the last that there
-    was when the partition was opened."""
+    """One partition's records that were read and are not folded. `folded` gives the offset of the last record folded of
+    `hooks`; `last` is the last that there was when the partition was opened."""
 
     def __init__(self, partition: int, last: int, folded: Callable[[], int]) -> None:
         self._partition = partition
         self._last = last
         self._folded = folded
+        self._read: deque[Record] = deque()
         self._held: deque[tuple[int, Record]] = deque()
         self._held_bytes = 0
         self._gave_up = False
-        self._folding = False
+        self._waiting: set[tuple[Topic, int]] = set()
 
-    def holds(self, record: Record) -> bool:
-        """Whether a record has to wait; `next` gives it when its turn has come."""
+    def add(self, record: Record) -> None:
+        """A record was read. One that waits already waits once: the earlier is acknowledged for both."""
+        place = record.topic, record.offset
+        if place not in self._waiting:
+            self._waiting.add(place)
+            self._read.append(record)
+
+    def next(self) -> Record | None:
+        """Take the record to fold next. None when none is there, or none whose turn has come."""
+        record = self._released()
+        while record is None and self._read:
+            first = self._read.popleft()
+            if not self._holds(first):
+                record = first
+        if record is not None:
+            self._waiting.discard((record.topic, record.offset))
+        return record
+
+    def _released(self) -> Record | None:
+        if not self._held or (self._held[0][0] > self._folded() and not self._gave_up):
+            return None
+        _, record = self._held.popleft()
+        self._held_bytes -= len(record.value or b"")
+        return record
+
+    def _holds(self, record: Record) -> bool:
         if record.topic is not Topic.OUTCOMES:
             return False
         if not self._held:  # for all of an owner's life but its first moments
@@ -66,22 +92,10 @@ class InTurn:
     def _needed(self, record: Record) -> int:
         return min(_named(record.value), self._last)
 
-    def next(self) -> Record | None:
-        """The first record that waited, if its turn has come and nobody folds the one before it: say `done` then."""
-        if not self._held or self._folding or (self._held[0][0] > self._folded() and not self._gave_up):
-            return None
-        self._folding = True
-        return self._held[0][1]
-
-    def done(self) -> None:
-        """What `next` gave was folded: until now all others waited behind it."""
-        _, record = self._held.popleft()
-        self._held_bytes -= len(record.value or b"")
-        self._folding = False
-
     @property
-    def held(self) -> int:
-        return len(self._held)
+    def waiting(self) -> int:
+        """Records that were read and whose turn has not come."""
+        return len(self._waiting)
 
 
 def _named(value: bytes | None) -> int:

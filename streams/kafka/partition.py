@@ -102,13 +102,17 @@ class Partition:
         if self.sender.failed is None:
             self.sender.add(self.fold.turn, [ids_entry(self.ids)], _nobody)
 
-    async def take(
+    @property
+    def may_take(self) -> bool:
+        """Whether a record may be folded now: not while too much waits for the changelog. One that is lost takes
+        records, and folds none."""
+        return self.lost is not None or self.sender.has_room
+
+    def take(
         self, topic: Topic, offset: int, timestamp_ms: int, value: bytes | None, acknowledge: Acknowledge
     ) -> Folded | None:
         """Fold a record, and `acknowledge` it when its entries are in the changelog. None when the partition is lost:
         its next owner folds the record. Raises StoreError when the store refuses."""
-        if self.lost is None and self.sender.failed is None:
-            await self.sender.room_or_lost()
         if self.lost is not None or self.sender.failed is not None:
             return None
         try:

@@ -32,8 +32,8 @@ GATHER_S = 0.05
 same for one record as for a hundred. Nothing waits for it but the commit of offsets, a second apart."""
 
 QUEUE_BYTES = 16 << 20
-"""Entries that wait for their transaction. Past it the fold of the partition waits: the store is as far ahead of its
-changelog as this allows."""
+"""Entries that wait for their transaction. Past it nothing more of the partition is folded: its store is as far ahead
+of the changelog as this allows, and by one record."""
 
 Acknowledge = Callable[[], object]
 
@@ -55,10 +55,9 @@ class Sender:
         self._opening: list[Entry] = []
         self._probes: list[asyncio.Future[bool]] = []
         self._queue: deque[_Waiting] = deque()
-        self._queued_bytes = 0
+        self.queued_bytes = 0
+        """Of entries that wait for their transaction, or for its end."""
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._following = 0
@@ -67,6 +66,8 @@ class Sender:
         self.turn = 0
         """The last turn that the changelog has."""
         self.lost: Callable[[str], None] = lambda reason: None
+        self.on_room: Callable[[], None] = lambda: None
+        """Called soon after there is room again, where there was none."""
 
     def fence(self, cancelled: Callable[[], bool]) -> bool:
         """Refuse every owner of before: see `Transactions.fence`. For a thread."""
@@ -88,15 +89,14 @@ class Sender:
             raise ChangelogLostError(self.failed)
         size_bytes = sum(len(key) + len(value or b"") + 32 for key, value in entries)
         self._queue.append(_Waiting(turn, entries, size_bytes, acknowledge))
-        self._queued_bytes += size_bytes
-        if self._queued_bytes > QUEUE_BYTES:
-            self._room.clear()
+        self.queued_bytes += size_bytes
         self._idle.clear()
         self._changed.set()
 
-    async def room_or_lost(self) -> None:
-        """Wait until more may be added, or nothing more ever."""
-        await self._room.wait()
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be added. Always once it has failed: then `add` says so."""
+        return self.failed is not None or self.queued_bytes <= QUEUE_BYTES
 
     async def probe(self, entry: Entry) -> bool:
         """Commit `entry` after all that waits; whether that could be done: another owner would have fenced this one."""
@@ -128,7 +128,7 @@ class Sender:
                 self._changed.clear()
                 while (batch := self._next()) or self._probes:
                     await self._send(batch)
-                    if self._queued_bytes < TRANSACTION_BYTES:
+                    if self.queued_bytes < TRANSACTION_BYTES:
                         await asyncio.sleep(GATHER_S)
         except ChangelogLostError as error:
             self._fail(str(error))
@@ -163,23 +163,28 @@ class Sender:
         return batch
 
     def _settled(self, batch: Sequence[_Waiting]) -> None:
+        had_room = self.has_room
         turns = [waiting.turn for waiting in batch if waiting.entries]
         if turns:
             self._sent(turns[0], turns[-1], self._following)
             self.turn = turns[-1]
         for waiting in batch:
             self._queue.popleft()
-            self._queued_bytes -= waiting.size_bytes
+            self.queued_bytes -= waiting.size_bytes
             waiting.acknowledge()
-        if self._queued_bytes <= QUEUE_BYTES:
-            self._room.set()
+        self._tell_of_room(had_room)
         if not self._queue:
             self._idle.set()
 
+    def _tell_of_room(self, had_room: bool) -> None:
+        if self.has_room and not had_room:
+            asyncio.get_running_loop().call_soon(self.on_room)
+
     def _fail(self, reason: str) -> None:
         if self.failed is None:
+            had_room = self.has_room
             self.failed = reason
-            self._room.set()
+            self._tell_of_room(had_room)
             self._idle.set()
             _answer(self._probes, False)
             self.lost(reason)
@@ -192,7 +197,6 @@ class Sender:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self.failed = self.failed or "closed"
-        self._room.set()
         self._queue.clear()
         _answer(self._probes, False)
         # Not waited for, and not left to the last reference to this: callbacks, and failures' tracebacks, make cycles.

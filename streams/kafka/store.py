@@ -49,6 +49,7 @@ class FoldStore(Store[bytes, bytes]):
         self._one_at_a_time = asyncio.Lock()
         self._restores = asyncio.Semaphore(RESTORES)
         self.on_lost: Callable[[Partition], None] = lambda partition: None
+        self.on_room: Callable[[Partition], None] = lambda partition: None
         self.membership = Membership()
         """It hears when the brokers were asked about all that is open."""
 
@@ -95,6 +96,7 @@ class FoldStore(Store[bytes, bytes]):
             await partition.close()
             raise RestoreCancelledError(f"partition {number}")
         partition.on_lost = lambda lost: self.on_lost(lost)
+        partition.sender.on_room = lambda: self.on_room(partition)
         self.unbroken[number] = Unbroken(partition.fold.offset)
         self.in_turn[number] = InTurn(number, ends.last_hooks, lambda: partition.fold.offset(Topic.HOOKS))
         self.partitions[number] = partition

@@ -1,12 +1,15 @@
 """Faust's table of the fold: an event in, its batch written, the event acknowledged when the changelog has it.
 
 One table stands for all families of a partition, since they change together. Owns the way from an event to the
-partition that folds it. Faust's own writing, a key at a time with one changelog record each, is not used.
+partition that folds it, and that nothing more is fetched of one whose changelog is too far behind: the others, which
+come through the same streams, wait for nobody. Faust's own writing, a key at a time with one changelog record each, is
+not used.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 import faust
@@ -25,10 +28,12 @@ log = logging.getLogger("ankusa.kafka")
 
 
 class FoldTable(faust.Table[bytes, bytes]):
-    """The tables of this worker's partitions. Set `opening` and `owned` before the app starts."""
+    """The tables of this worker's partitions. Set `opening`, `owned` and `failed` before the app starts."""
 
     opening: Opening
     owned: OwnedPartitions
+    failed: Callable[[str], None]
+    """Told why nothing may be folded any more, where no event is at hand whose agent could tell it."""
 
     def _new_store(self) -> FoldStore:
         return FoldStore(
@@ -56,13 +61,8 @@ class FoldTable(faust.Table[bytes, bytes]):
         if await self._skips(topic, message):
             return
         timestamp_ms = round((message.timestamp or 0) * 1000)  # Faust makes seconds of it; milliseconds survive that
-        record = Record(topic, message.offset, timestamp_ms, message.value, event.ack)
-        in_turn = self.store.in_turn[partition.number]
-        if not in_turn.holds(record):
-            await self._fold(partition, record)
-        while (waited := in_turn.next()) is not None:
-            await self._fold(partition, waited)
-            in_turn.done()
+        self.store.in_turn[partition.number].add(Record(topic, message.offset, timestamp_ms, message.value, event.ack))
+        self._fold(partition)
 
     async def _skips(self, topic: Topic, message: Message) -> bool:
         """Whether records that come before this one have not been taken: they are read first, and it after them."""
@@ -94,9 +94,26 @@ class FoldTable(faust.Table[bytes, bytes]):
         except (KafkaError, TimeoutError) as error:  # it is another worker's by now, or asked for again soon
             log.warning("event=reread_waits topic=%s partition=%d reason=%s", *told, error)
 
-    async def _fold(self, partition: Partition, record: Record) -> None:
-        folded = await partition.take(*record)
-        if folded is not None:
-            if folded.takeover == partition.owner and partition.number not in self.owned.folds:
-                self.owned.assigned(partition.fold)
-            self.owned.folded(record.topic, partition.number, record.offset)
+    def room(self, partition: Partition) -> None:
+        """Fold what waited for the changelog of a partition."""
+        if self.store.partitions.get(partition.number) is not partition:
+            return
+        try:
+            self._fold(partition)
+        except Exception as error:
+            self.failed(f"partition {partition.number}: {error}")
+
+    def _fold(self, partition: Partition) -> None:
+        """Fold what was read and whose turn has come, as far as there is room. Raises StoreError."""
+        consumer, number, in_turn = self.app.consumer, partition.number, self.store.in_turn[partition.number]
+        assert isinstance(consumer, FoldConsumer)
+        while partition.may_take and (record := in_turn.next()) is not None:
+            folded = partition.take(*record)
+            if folded is not None:
+                if folded.takeover == partition.owner and number not in self.owned.folds:
+                    self.owned.assigned(partition.fold)
+                self.owned.folded(record.topic, number, record.offset)
+        if partition.may_take:
+            consumer.read_on(number)
+        else:
+            consumer.stop_reading(number)

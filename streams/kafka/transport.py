@@ -2,7 +2,8 @@
 
 aiokafka has one fetch under way to a broker, for the partitions of which nothing is buffered. While some hold records
 that are about to be folded, the fetch is for the idle ones, and the broker keeps it as long as it was told to wait:
-Faust says 1.5 s, and for so long the busy ones get nothing. Owns that number, and how much a fetch waits for.
+Faust says 1.5 s, and for so long the busy ones get nothing. Owns that number, how much a fetch waits for, and of which
+partitions nothing is fetched for now.
 
 Faust asks every 2.5 s whether streams stand still, of the changelog's partitions too, which no stream reads here: from
 the fifth minute on that was fifteen lines for each of them, each time. How far a fold is behind is in the metrics.
@@ -47,6 +48,29 @@ class FoldConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
 class FoldConsumer(aiokafka.Consumer):
     """The consumer of that thread."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._stopped_at: set[TP] = set()
+
+    def stop_reading(self, number: int) -> None:
+        """Fetch nothing more of a partition of any topic. What was fetched still comes: a megabyte of each at most, or
+        one larger record."""
+        for tp in self.assignment():
+            if tp.partition == number and not self._is_changelog_tp(tp):
+                self._stopped_at.add(tp)
+                self.on_buffer_full(tp)  # as a stream that is full: unlike a pause it drops nothing
+
+    def read_on(self, number: int) -> None:
+        """Fetch of a partition again."""
+        for tp in [tp for tp in self._stopped_at if tp.partition == number]:
+            self._stopped_at.discard(tp)
+            self.on_buffer_drop(tp)
+
+    def on_buffer_drop(self, tp: TP) -> None:
+        """A stream has room again, which is not all that a partition may wait for."""
+        if tp not in self._stopped_at:
+            super().on_buffer_drop(tp)
 
     def _new_consumer_thread(self) -> FoldConsumerThread:
         return FoldConsumerThread(self, loop=self.loop, beacon=self.beacon)

@@ -96,7 +96,9 @@ class Worker:
 
     def start(self) -> None:
         """Join the group. Partitions come as it gives them."""
+        self.table.failed = self.fail
         self.table.store.on_lost = self._lost
+        self.table.store.on_room = self.table.room
         self.table.store.membership = self._membership
         self._tasks = [self._loop.create_task(each) for each in (self._run_app(), self._watch_topics())]
 

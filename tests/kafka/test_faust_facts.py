@@ -202,9 +202,9 @@ async def test_what_an_owner_of_before_still_sends_is_refused_by_the_brokers(bro
         assert not await first.still_owned()
         assert await second.still_owned()
         await until_async(lambda: first.lost is not None, "the first knows")
-        refused = await first.take(Topic.HOOKS, 0, AT, hooks("late"), lambda: acknowledged.append("late"))
+        refused = first.take(Topic.HOOKS, 0, AT, hooks("late"), lambda: acknowledged.append("late"))
         assert refused is None
-        assert await second.take(Topic.HOOKS, 0, AT, hooks("mine"), lambda: acknowledged.append("mine")) is not None
+        assert second.take(Topic.HOOKS, 0, AT, hooks("mine"), lambda: acknowledged.append("mine")) is not None
         assert await second.sender.drained(60)
         await first.close()
         await second.close()

@@ -81,7 +81,7 @@ async def test_the_producer_of_a_closed_partition_ends(
     for offset in range(TIMES):
         partition = await Partition.open(_opening(config, tmp_path, executor, ids), 0, lambda: False)
         assert _client_threads() > before
-        assert await partition.take(Topic.HOOKS, offset, AT, hooks(f"hook-{offset}"), lambda: None) is not None
+        assert partition.take(Topic.HOOKS, offset, AT, hooks(f"hook-{offset}"), lambda: None) is not None
         assert await partition.still_owned()
         await partition.close()
     await until_async(lambda: _client_threads() <= before, "the producers have ended", 20)

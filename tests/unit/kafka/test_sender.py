@@ -14,7 +14,7 @@ import pytest
 from streams.kafka import sender as module
 from streams.kafka.changelog import Entry
 from streams.kafka.sender import TRANSACTION_BYTES, Sender
-from streams.kafka.transactions import Transactions
+from streams.kafka.transactions import ChangelogLostError, Transactions
 from tests.kafka.cluster import configuration
 from tests.kafka.folding import in_loop
 
@@ -111,6 +111,49 @@ async def test_a_probe_while_a_transaction_is_under_way_asks_the_brokers(executo
     assert await probe
     assert held.sizes == [2, 1]
     await sender.close(1)
+
+
+@in_loop
+async def test_it_is_told_when_there_is_room_again(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUE_BYTES", 1000)
+    held, told = Held(), asyncio.Event()
+    sender = started(executor, held)
+    sender.on_room = told.set
+    for turn in range(1, 3):
+        assert sender.has_room
+        sender.add(turn, [(b"key", bytes(700))], lambda: None)
+    assert not sender.has_room
+    held.go_on.set()
+    await asyncio.wait_for(told.wait(), 20)
+    assert sender.has_room
+    await sender.close(10)
+
+
+class Refused(Held):
+    """Another owner has begun."""
+
+    def commit(self, entries: Sequence[Entry]) -> int:
+        super().commit(entries)
+        raise ChangelogLostError("fenced")
+
+
+@in_loop
+async def test_one_that_has_failed_keeps_nobody_waiting(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUE_BYTES", 0)
+    refused, told = Refused(), asyncio.Event()
+    sender = started(executor, refused)
+    sender.on_room = told.set
+    sender.add(1, [(b"key", b"value")], lambda: None)
+    assert not sender.has_room
+    refused.go_on.set()
+    await asyncio.wait_for(told.wait(), 20)
+    assert sender.has_room
+    assert sender.failed == "fenced"
+    await sender.close(10)
 
 
 def test_a_transaction_without_entries_is_refused() -> None:
