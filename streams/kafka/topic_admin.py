@@ -75,6 +75,17 @@ class Wrong(Struct, frozen=True):
         return f"{self.topic}: {self.what}; {self.way_out}"
 
 
+class _Heard:
+    """Why there is no connection: a request itself only says that its time is over. That all brokers are down is said
+    after it, and again and again, and is no reason."""
+
+    reason: str | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        if self.reason is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.reason = error.str()
+
+
 class TopicAdmin:
     """The topics of one fleet on its cluster."""
 
@@ -86,15 +97,10 @@ class TopicAdmin:
         self._hook_bytes = hook_record_bytes(config)
         self.notes: list[str] = []
         """What the last look found that is no fault and good to know: a line each."""
-        self._heard: str | None = None
-        settings: dict[str, Any] = {**client_settings(config.kafka, "admin"), "error_cb": self._hear}
+        # Not this object's own: the client ends, and its threads, with the last reference to this.
+        self._heard = _Heard()
+        settings: dict[str, Any] = {**client_settings(config.kafka, "admin"), "error_cb": self._heard}
         self._admin = AdminClient(settings, logger=client_log)
-
-    def _hear(self, error: KafkaError) -> None:
-        """Why there is no connection: a request itself only says that its time is over. That all brokers are down is
-        said after it, and again and again, and is no reason."""
-        if self._heard is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._heard = error.str()
 
     def reach(self) -> None:
         """Raises ClusterError within `REACH_S` where no broker answers: nobody at a terminal should wait for
@@ -235,7 +241,7 @@ class TopicAdmin:
         cause: KafkaError = error.args[0]
         self._admin.poll(0)  # hears what there is to hear
         away = cause.code() in _AWAY or cause.retriable()
-        heard = f" ({self._heard})" if away and self._heard else ""
+        heard = f" ({self._heard.reason})" if away and self._heard.reason else ""
         return ClusterError(f"{doing}: {cause.str()}{heard}", refused=not away)
 
 
