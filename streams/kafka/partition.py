@@ -21,13 +21,13 @@ from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
-from streams.kafka.changelog_reader import RestoreCancelledError, read_changelog
+from streams.kafka.changelog_reader import ChangelogReader, RestoreCancelledError
 from streams.kafka.folding import Folded, PartitionFold
 from streams.kafka.id_reader import IdReader
-from streams.kafka.restoring import Restore, owner_entry, read_state
+from streams.kafka.restoring import Changelog, Restore, owner_entry, read_state
 from streams.kafka.sender import Acknowledge, Sender
 from streams.kafka.topic_admin import CHECK_REQUEST_S, ClusterError, TopicAdmin
-from streams.kafka.topic_ids import TopicIds, ids_entry, known_ids, put_ids, taken_over
+from streams.kafka.topic_ids import CHANGELOG, TopicIds, ids_entry, known_ids, put_ids, taken_over
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -156,13 +156,18 @@ def _restored(
     if not sender.fence(cancelled) or (ids := opening.ids.wait(cancelled)) is None:
         raise RestoreCancelledError(f"partition {number}")
     entry_bytes = _largest_entry(opening, cancelled) - ENTRY_OVERHEAD_BYTES
-    restore = Restore(opening.path(number), opening.open_tables, now_ms())
+    reader = ChangelogReader(opening.config, number, cancelled)
     try:
-        read_changelog(opening.config, number, restore, cancelled)
-        fold = PartitionFold(number, restore.finish(owner), entry_bytes)
-    except BaseException:
-        restore.tables.close()
-        raise
+        changelog = Changelog(reader.name, reader.begins(), ids.get(CHANGELOG))
+        restore = Restore(opening.path(number), opening.open_tables, now_ms(), changelog)
+        try:
+            reader.feed(restore)
+            fold = PartitionFold(number, restore.finish(owner), entry_bytes)
+        except BaseException:
+            restore.tables.close()
+            raise
+    finally:
+        reader.close()
     log.info(
         "event=partition_restored partition=%d entries=%d turn=%d ms=%d",
         *(number, restore.applied, fold.turn, (time.monotonic() - began) * 1000),

@@ -2,7 +2,9 @@
 
 A store that was kept is read on from where its last transaction ended. What it holds beyond the changelog is its own to
 send, unless somebody else owned the partition meanwhile and went on from less: then the two have parted, and the store
-is emptied and restored from the beginning. Owns that decision and how entries become operations; reads no topic.
+is emptied and restored from the beginning. Compaction never moves where a changelog begins, so one that begins behind
+offset 0 was cut: whoever needs what is gone is refused, and no store is emptied for it. Nor is one of a changelog that
+was made again: it may be the last copy. Owns those decisions and how entries become operations; reads no topic.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +28,7 @@ from schemas.records import DecodeError, Row
 from streams.kafka import history
 from streams.kafka.changelog import FAMILY_OF, PACKED, Entry, decode_pack
 from streams.kafka.marker import Marker, Markers, check_marker, decode_marker, is_marker_key
+from streams.kafka.topic_ids import CHANGELOG, known_ids
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -37,6 +41,8 @@ PACK_KEY_BYTES = 8
 _STATE = b"local/changelog"
 
 DAY_MS = 86_400_000
+SEE = '(see "A changelog that was cut" in docs/kafka.md)'
+
 STALE_MS = 6 * DAY_MS
 """The changelog keeps tombstones for seven days (`topics.TOMBSTONE_KEEP_MS`): a store that was away for nearly as long
 is not read on."""
@@ -54,6 +60,19 @@ class ChangelogState(Struct, frozen=True, array_like=True):
 
 class UnreadableChangelogError(StoreError):
     """An entry that this release cannot read: guessing would lose rows."""
+
+
+class CutChangelogError(StoreError):
+    """What a store needs of its changelog is gone: restored from the rest it would lack rows, or bring some back."""
+
+
+class Changelog(NamedTuple):
+    """A partition's changelog as the brokers tell of it: its name, the offset of its first entry, and its topic's id,
+    None where it has none."""
+
+    name: str
+    begins: int = 0
+    id: str | None = None
 
 
 _decode_state = msgspec.msgpack.Decoder(ChangelogState).decode
@@ -74,27 +93,57 @@ def owner_entry(turn: int, owner: str) -> Entry:
     return OWNER + keys.u64(turn) + owner.encode(), b""
 
 
+UNCUT = Changelog("changelog")
+"""One that begins where it must."""
+
+
 class Restore:
     """One partition's restore. Give `take` the changelog from `start` on, then `finish`. For any thread, one at a
     time; nobody else may have the store open."""
 
-    def __init__(self, path: Path, open_tables: Callable[[Path], Tables], at: int) -> None:
-        """`at` is now, unix ms. Raises StoreError when the store cannot be opened. One that is damaged, or was away for
-        so long that it may have missed what was deleted, is emptied: the changelog has it all."""
+    def __init__(
+        self, path: Path, open_tables: Callable[[Path], Tables], at: int, changelog: Changelog = UNCUT
+    ) -> None:
+        """`at` is now, unix ms. Raises StoreError when the store cannot be opened, or not be restored from `changelog`.
+        One that is damaged, or was away for so long that it may have missed what was deleted, is emptied: the changelog
+        has it all."""
         self._path = path
         self._at = at
         self._open_tables = open_tables
+        self._changelog = changelog
+        self.applied = 0
         try:
             self.tables = open_tables(path)
         except StoreDamagedError as error:
+            self._need(0, "is damaged")
             log.error("event=store_emptied path=%s reason=%s", path, error)
             shutil.rmtree(path)
             self.tables = open_tables(path)
-        self.applied = 0
-        self._begin()
-        if self._state.offset > 0 and at - self._state.at > STALE_MS:
-            log.warning("event=store_stale path=%s days=%d", path, (at - self._state.at) // DAY_MS)
-            self.empty()
+        try:
+            self._begin()
+            self._check()
+        except BaseException:
+            self.tables.close()
+            raise
+
+    def _check(self) -> None:
+        """Raises StoreError where the changelog is another one, or lacks what the store needs."""
+        name, _, found = self._changelog
+        known = known_ids(self.tables).get(CHANGELOG)
+        if known is not None and found not in (None, known):
+            raise StoreError(f"{name} was made again: its id is {found}, and {self._path} is a store of {known} {SEE}")
+        if self._state.offset > 0 and (away_ms := self._at - self._state.at) > STALE_MS:
+            self.empty(f"was away for {away_ms // DAY_MS} days")
+        self._need(self._next, "was kept" if self._next else "is empty")
+
+    def _need(self, offset: int, state: str) -> None:
+        """Raises CutChangelogError where what is at `offset` and behind it is not all there; `state` says why the store
+        needs it."""
+        if offset < self._changelog.begins:
+            raise CutChangelogError(
+                f"{self._changelog.name} begins at offset {self._changelog.begins}, and {self._path}, which {state}, "
+                f"has to read it from {offset} on: entries were cut from it {SEE}"
+            )
 
     def _begin(self) -> None:
         self._state = read_state(self.tables)
@@ -114,7 +163,7 @@ class Restore:
         from `start`. Raises StoreError, UnreadableChangelogError among them."""
         for key, value in entries:
             if key[:1] == OWNER and value is not None and self._parted(key):
-                self.empty()
+                self.empty("has parted from it")
                 return False
             if key[:1] == b"m" and is_marker_key(key[1:]) and value is not None:
                 self._sent_turn = max(self._sent_turn, _marker(value).turn)
@@ -155,8 +204,18 @@ class Restore:
         self._next = following
         self.applied += len(entries)
 
-    def empty(self) -> None:
-        """Throw the store away and begin again."""
+    def out_of_range(self, begins: int) -> None:
+        """There is no entry at `start`: the changelog, which begins at `begins`, was cut meanwhile, or brokers have
+        lost its end. What was in that is made of the topics again. Raises CutChangelogError."""
+        self._changelog = self._changelog._replace(begins=begins)
+        self._need(self._next, "is being restored")
+        self.empty("has more than it")
+
+    def empty(self, state: str) -> None:
+        """Throw the store away, which `state` says why, and begin again. Raises CutChangelogError where there is
+        nothing to begin from."""
+        self._need(0, state)
+        log.warning("event=store_emptied path=%s reason=it %s", self._path, state)
         self.tables.close()
         shutil.rmtree(self._path)
         self.tables = self._open_tables(self._path)

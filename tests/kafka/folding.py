@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.protocol.group import LeaveGroupRequest
@@ -112,6 +113,13 @@ class Fleet:
         finally:
             admin.close()
 
+    def make_again(self, topic: str) -> None:
+        """Delete a topic and make it anew."""
+        admin = AdminClient({"bootstrap.servers": self.broker})
+        admin.delete_topics([topic])[topic].result(20)
+        until(lambda: topic not in admin.list_topics(timeout=20).topics, "it is gone")
+        until(lambda: TopicAdmin(self.config).create() != [], "it is made again")
+
     def refolded(self, folder: Path) -> dict[int, dict[str, dict[bytes, bytes]]]:
         """What the topics make of empty tables, by partition: every record in the order of its time in the log."""
         records = [(topic, record) for topic in FOLDED_TOPICS for record in self.read(self.topic(topic))]
@@ -190,6 +198,13 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         return self.process.wait(DEADLINE_S)
+
+    def failed(self, times: int = 1) -> str:
+        """What it says as it ends of itself, for the `times`th time."""
+        until(lambda: self.process.poll() is not None, "it ends")
+        assert self.process.returncode == 1, self.output()
+        assert len(self.said("worker_failed")) == times
+        return self.said("worker_failed")[-1]
 
     def output(self) -> str:
         return self._log.read_text()

@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
-from streams.kafka import transactions
+from streams.kafka import id_reader, transactions
 from streams.kafka.changelog_reader import RestoreCancelledError
 from streams.kafka.id_reader import IdReader
 from streams.kafka.partition import Opening, Partition
@@ -110,8 +111,12 @@ async def test_the_producer_of_a_partition_that_was_not_opened_ends(
 ) -> None:
     """It went elsewhere while no broker answered."""
     monkeypatch.setattr(transactions, "CALL_S", 0.2)
+    monkeypatch.setattr(id_reader, "REQUEST_S", 0.2)
     config = cluster.configuration(NOBODY)
-    opening = _opening(config, tmp_path, executor, IdReader(config))
+    ids = IdReader(config)
+    with pytest.raises(StoreError, match="the ids of topics cannot be read"):
+        ids.read()  # all its threads are there by now
+    opening = _opening(config, tmp_path, executor, ids)
     before = _client_threads()
     for _ in range(TIMES):
         gone = asyncio.Event()

@@ -14,9 +14,8 @@ from faust.types import TP
 
 from schemas.records import Topic, seq_of
 from streams.kafka.places import log_offset
-from streams.kafka.topic_admin import TopicAdmin
 from streams.kafka.worker import Worker
-from tests.kafka.folding import Fleet, in_loop, until, until_async, worker
+from tests.kafka.folding import Fleet, in_loop, until_async, worker
 from tests.unit.kafka.records import hooks
 
 # The event loop of Faust's consumer thread is left to the collector, with its sockets.
@@ -117,10 +116,7 @@ async def test_a_topic_that_ends_before_what_was_folded_ends_the_worker(broker: 
     async with worker(fleet, tmp_path) as running:
         await until_async(lambda: _folded(running) == set(range(5)), "five are folded", WAIT_S)
         await running.table.store.drained(WAIT_S)
-    admin = AdminClient({"bootstrap.servers": broker})
-    admin.delete_topics([fleet.names.hooks])[fleet.names.hooks].result(20)
-    until(lambda: fleet.names.hooks not in admin.list_topics(timeout=20).topics, "it is gone")
-    until(lambda: TopicAdmin(fleet.config).create() != [], "it is made again")
+    fleet.make_again(fleet.names.hooks)
     _send(fleet, 0, 2)
     async with worker(fleet, tmp_path) as running, asyncio.timeout(WAIT_S):
         assert "hooks ends at offset 2, and its tables hold what it had up to 4" in await running.failed()

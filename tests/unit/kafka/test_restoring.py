@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 
 from ankusa.store import keys
+from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka.changelog import Entry
 from streams.kafka.folding import PartitionFold
 from streams.kafka.marker import Marker
-from streams.kafka.restoring import STALE_MS, Restore, UnreadableChangelogError, owner_entry, read_state
+from streams.kafka.restoring import (
+    STALE_MS,
+    CutChangelogError,
+    Restore,
+    UnreadableChangelogError,
+    owner_entry,
+    read_state,
+)
+from streams.kafka.restoring import Changelog as Brokers
+from streams.kafka.topic_ids import put_ids
 from tests.unit.kafka.records import PARTITION, Partition, holds, hooks
 from tests.unit.store.entries import AT
 
@@ -35,13 +45,26 @@ class Changelog:
         partition.fold.sent(1, sent, len(self.entries), AT)
         partition.tables.close()
 
-    def restored(self, entries: Sequence[Entry] | None = None, at: int = AT) -> tuple[PartitionFold, Restore]:
+    def restored(
+        self, entries: Sequence[Entry] | None = None, at: int = AT, begins: int = 0
+    ) -> tuple[PartitionFold, Restore]:
         """The store after a restore from what the changelog has, or from `entries`."""
         given = self.entries if entries is None else entries
-        restore = Restore(self.path, Tables, at)
-        while (start := restore.start) < len(given):
-            restore.take(given[start:], len(given))
+        restore = Restore(self.path, Tables, at, Brokers("log[7]", begins))
+        try:
+            while (start := restore.start) < len(given):
+                restore.take(given[start:], len(given))
+        except BaseException:
+            restore.tables.close()
+            raise
         return PartitionFold(PARTITION, restore.finish("next")), restore
+
+    def rows(self) -> int:
+        """In the store."""
+        tables = Tables(self.path)
+        found = tables.counts.total()[0]
+        tables.close()
+        return found
 
 
 def test_a_store_that_was_kept_reads_nothing_again_and_keeps_what_it_has_to_send(tmp_path: Path) -> None:
@@ -122,6 +145,83 @@ def test_a_damaged_store_is_emptied(tmp_path: Path) -> None:
     assert restore.applied > 0
     assert fold.tables.counts.total() == (5, 0, 0)
     fold.tables.close()
+
+
+def test_an_empty_disk_is_not_restored_of_a_changelog_that_was_cut(tmp_path: Path) -> None:
+    with pytest.raises(CutChangelogError, match=r"begins at offset 1, and .*/7, which is empty, has to read it from 0"):
+        Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 1))
+    Tables(tmp_path / "7").close()  # nobody has it open
+
+
+def test_a_store_that_has_what_was_cut_is_read_on(tmp_path: Path) -> None:
+    changelog = Changelog(tmp_path / "7", sent=3, folded=5)
+    fold, _ = changelog.restored(begins=len(changelog.entries))
+    assert fold.tables.counts.total() == (5, 0, 0)
+    fold.tables.close()
+
+
+def test_a_store_that_lacks_what_was_cut_is_refused_and_kept(tmp_path: Path) -> None:
+    changelog = Changelog(tmp_path / "7", sent=3, folded=5)
+    read = len(changelog.entries)
+    with pytest.raises(CutChangelogError, match=f"begins at offset {read + 1}, and .* from {read} on"):
+        changelog.restored(begins=read + 1)
+    assert changelog.rows() == 5
+
+
+def test_no_store_is_emptied_for_a_changelog_that_was_cut(tmp_path: Path) -> None:
+    """One that was away, one that went its own way, and one that has more than the changelog."""
+    changelog = Changelog(tmp_path / "7", sent=3, folded=5)
+    with pytest.raises(CutChangelogError, match="was away for 12 days"):
+        changelog.restored(at=AT + 2 * STALE_MS + 1, begins=1)
+    with pytest.raises(CutChangelogError, match="has parted from it"):
+        changelog.restored([*changelog.entries, owner_entry(2, "second")], begins=1)
+    restore = Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 1))
+    with pytest.raises(CutChangelogError, match="has more than it"):
+        restore.out_of_range(1)
+    restore.tables.close()
+    assert changelog.rows() == 5
+
+
+def test_a_damaged_store_is_kept_where_the_changelog_was_cut(tmp_path: Path) -> None:
+    changelog = Changelog(tmp_path / "7", sent=5, folded=5)
+    for manifest in (tmp_path / "7").glob("MANIFEST-*"):
+        manifest.write_bytes(b"x" * 1000)
+    with pytest.raises(CutChangelogError, match="is damaged"):
+        changelog.restored(begins=1)
+    assert list((tmp_path / "7").glob("MANIFEST-*"))
+
+
+def test_what_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    changelog = Changelog(tmp_path / "7", sent=3, folded=3)
+    restore = Restore(tmp_path / "new", Tables, AT, Brokers("log[7]"))
+    assert restore.take(changelog.entries[:2], 2)
+    with pytest.raises(CutChangelogError, match="begins at offset 3"):
+        restore.out_of_range(3)
+    restore.tables.close()
+
+
+def test_a_changelog_that_lost_its_end_is_restored_as_far_as_it_goes(tmp_path: Path) -> None:
+    """What is missing of it was made of records that are folded again."""
+    changelog = Changelog(tmp_path / "7", sent=5, folded=5)
+    restore = Restore(tmp_path / "7", Tables, AT, Brokers("log[7]"))
+    restore.out_of_range(0)
+    assert restore.start == 0
+    assert restore.take(changelog.entries[:-1], len(changelog.entries) - 1)
+    tables = restore.finish("next")
+    assert read_state(tables).turn < 5
+    tables.close()
+
+
+def test_a_store_of_another_changelog_is_refused_and_kept(tmp_path: Path) -> None:
+    changelog = Changelog(tmp_path / "7", sent=3, folded=5)
+    tables = Tables(tmp_path / "7")
+    put_ids(tables, {"changelog": "c1"})
+    tables.close()
+    Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 0, "c1")).tables.close()
+    Restore(tmp_path / "7", Tables, AT, Brokers("log[7]")).tables.close()  # whose broker gives no ids
+    with pytest.raises(StoreError, match=r"log\[7\] was made again: its id is c2, and .*/7 is a store of c1"):
+        Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 0, "c2"))
+    assert changelog.rows() == 5
 
 
 def test_a_held_hook_is_counted_once_however_often_it_is_read(tmp_path: Path) -> None:
