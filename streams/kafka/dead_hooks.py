@@ -17,6 +17,8 @@ from typing import Protocol
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
+from schemas import records
+from streams.kafka import places
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.log_producer import LogProducer
 
@@ -24,6 +26,9 @@ SLICE = 250
 """Notes looked at in one go: two or three milliseconds."""
 
 PAUSE_S = 0.01
+
+SEQ_DIGITS = 20
+"""Of the greatest."""
 
 _NOTE = b"local/dead/"
 _NOTES_END = b"local/dead0"
@@ -164,3 +169,14 @@ class DeadHooks:
 def _told(delivered: asyncio.Future[str | None], offset: int | None, reason: str) -> None:
     if not delivered.done():
         delivered.set_result(reason if offset is None else None)
+
+
+def check_dead(number: int, key: bytes | None, value: bytes | None) -> None:
+    """That a record is the hook of a seq of this partition, or says that it is gone. Raises ValueError, and one of
+    `records.DecodeError`."""
+    if key is None or not key.isdigit() or len(key) > SEQ_DIGITS or str(int(key)).encode() != key:
+        raise ValueError("its key is no seq")
+    if places.partition_of(int(key)) != number:
+        raise ValueError("its key is a seq of another partition")
+    if value is not None:
+        records.decode_envelope(records.unframe_hook(value)[0])

@@ -117,7 +117,7 @@ class KafkaOperations(NodeOperations):
             store_bytes=tables.database.size_bytes(),
             store_recoveries=0,
             next_offset=sum(partition.turn for partition in partitions),
-            reclaimed=services.reclaiming.counts() | services.trimming.counts() | self._expired(),
+            reclaimed=self._reclaimed(),
             pen_entries=entries,
             pen_bytes=pen_bytes,
             answered={},
@@ -134,10 +134,12 @@ class KafkaOperations(NodeOperations):
             fold=fold_figures(services.owned.folds.values(), self._passed_over()),
         )
 
-    def _expired(self) -> dict[str, int]:
-        """What the folds of the owned partitions let go of."""
-        folds = self._services.owned.folds.values()
-        return {family: sum(fold.figures.gone.get(family, 0) for fold in folds) for family in PACKED}
+    def _reclaimed(self) -> dict[str, int]:
+        """What the sweeps, and the folds of the owned partitions, let go of."""
+        services = self._services
+        swept = services.reclaiming.counts() | services.trimming.counts() | services.spent_commands.counts()
+        folds = services.owned.folds.values()
+        return swept | {family: sum(fold.figures.gone.get(family, 0) for fold in folds) for family in PACKED}
 
     def _passed_over(self) -> int:
         """Records of the topics that are followed and not folded, which could not be read."""

@@ -32,8 +32,8 @@ from schemas.config import Config, ManagedSource
 from schemas.edge_update import EdgeUpdate
 from schemas.records import RouteRecord, SourceChange, Topic
 from streams.kafka.bodies import Bodies
-from streams.kafka.dead_hooks import DeadHooks
-from streams.kafka.dead_reader import DeadReader
+from streams.kafka.compacted_reader import CompactedReader
+from streams.kafka.dead_hooks import DeadHooks, check_dead
 from streams.kafka.delivery import Delivery
 from streams.kafka.dispatch_host import KafkaDispatchHost
 from streams.kafka.fleet_log import FleetLog
@@ -55,6 +55,7 @@ from streams.kafka.source_feed import SourceFeed
 from streams.kafka.source_host import KafkaSourceHost
 from streams.kafka.source_rows import SourceRows
 from streams.kafka.source_writer import SourceWriter
+from streams.kafka.spent_commands import SpentCommands, take_all
 from streams.kafka.topic_trim import TopicTrim
 from streams.kafka.topics import TopicNames
 from streams.kafka.trimming import Trimming
@@ -78,8 +79,8 @@ class Services:
         self.blobs = open_store(claim_check.store, config.node.data_dir, shared=True)
         self.fleet = FleetLog(producer, topics(config), now_ms)
         self.reader = HookReader.of(config)
-        self.dead_reader = DeadReader.of(config)
         names = TopicNames(config.kafka.prefix)
+        self.dead_reader = CompactedReader.of(config, names.dead, check_dead)
         dead = DeadHooks(names.dead, self.fleet, producer, self.dead_reader)
         self.bodies = Bodies(self.fleet, self.reader, dead.read_back)
         self.host = KafkaDispatchHost(self.fleet, self.bodies, lambda: owned.doubtful())
@@ -97,6 +98,8 @@ class Services:
         node_replays = NodeReplays(self.fleet, config.kafka.partitions, self.dispatcher.pressure)
         self.replays = Operator(node_replays, self.replaying.wake)
         self.reclaiming = Reclaiming(self.fleet)
+        self.replay_reader = CompactedReader.of(config, names.replays, take_all)
+        self.spent_commands = SpentCommands(self.fleet, self.replay_reader, owned.still_owned)
         self.trimming = Trimming(
             *(self.fleet, self.bodies, dead, TopicTrim(config)), (names.hooks, names.quarantine), owned.still_owned
         )
@@ -119,7 +122,7 @@ class Services:
             self._stored({})
             self._follow()
         loop = asyncio.get_running_loop()
-        sweeps = self.healing, self.reclaiming, self.trimming
+        sweeps = self.healing, self.reclaiming, self.trimming, self.spent_commands
         self._tasks += [loop.create_task(each.run_for_ever()) for each in sweeps]
         self._tasks.append(loop.create_task(TellingPens(self.config, self.fleet, self.feed.pens).run_for_ever()))
         self.retention.start(RETENTION_AFTER_MS)
@@ -231,6 +234,7 @@ class Services:
         await self.dispatcher.stop(GRACE_MS)
         await self.reader.close()
         await self.dead_reader.close()
+        await self.replay_reader.close()
         for task in self._closing:
             task.cancel()
         await _close_all(self.sources.sinks())

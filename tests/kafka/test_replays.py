@@ -6,6 +6,7 @@ And a command that one partition refuses.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,17 +20,21 @@ from ankusa.core.pressure import Pressure
 from ankusa.demo.ask import ask
 from ankusa.replay.answers import Started, StoreUnavailable
 from ankusa.replay.operator import Operator
+from ankusa.store.tables import Tables
 from schemas import records
-from schemas.records import Job, JobState, Outcome, OutcomeBatch, OutcomeKind, Topic, seq_of
+from schemas.records import Job, JobDrop, JobPatch, JobState, Outcome, OutcomeBatch, OutcomeKind, Topic, seq_of
+from streams.kafka.compacted_reader import CompactedReader
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.log_producer import Delivered, LogProducer, open_producer
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.places import log_offset
 from streams.kafka.replay_host import NodeReplays
 from streams.kafka.replaying import Replaying
+from streams.kafka.spent_commands import SpentCommands, take_all
 from tests.kafka import folding
 from tests.kafka.delivering import Admin, arrived, delivering_fleet, edge, ending, owns, worker
-from tests.kafka.folding import Fleet, in_loop, until, until_async
+from tests.kafka.folding import DEADLINE_S, Fleet, in_loop, until, until_async
+from tests.kafka.test_topics import alter
 from tests.support.load import Load
 from tests.support.marked_sink import SinkProcess
 from tests.support.node_process import free_ports
@@ -116,6 +121,7 @@ class Replays:
     its window is `full`."""
 
     def __init__(self, fleet: Fleet, owned: OwnedPartitions) -> None:
+        self.owned = owned
         self.producer = PickyProducer(lambda: open_producer(fleet.config.kafka))
         names = {topic: fleet.topic(topic) for topic in (Topic.OUTCOMES, Topic.REPLAYS)}
         self.log = FleetLog(self.producer, names, now_ms)
@@ -131,9 +137,10 @@ class Replays:
         return Pressure(0, window_full=self.full)
 
     def part(self, number: int, job_id: str) -> Job | None:
-        tables = self.log.tables(number)
-        assert tables is not None
-        return tables.job(job_id)
+        return self.log.partitions[number].tables.job(job_id)
+
+    def tables(self) -> list[Tables]:
+        return [partition.tables for _, partition in sorted(self.log.partitions.items())]
 
 
 @asynccontextmanager
@@ -193,3 +200,42 @@ def _whole(node: Replays, job_id: str) -> Job:
     job = node.operator.get(job_id)
     assert isinstance(job, Job), job
     return job
+
+
+@in_loop
+async def test_commands_of_dropped_jobs_are_compacted_away(broker: str, tmp_path: Path) -> None:
+    """And the jobs that are kept are there again, from the changelog and from what is left of the topic."""
+    fleet = Fleet(broker, partitions=2)
+    names = [f"00000000-0000-7000-8000-{number:012x}" for number in range(4)]
+    gone, kept = set(names[:2]), set(names[2:])
+    async with replays(fleet, tmp_path / "first") as node:
+        for name in names:
+            assert isinstance(await node.operator.start({"kind": "dlq", "job_id": name, "sink": 3}), Started)
+            assert isinstance(await node.operator.update(name, {"rate": 7, "state": "cancelled"}), Job)
+        host = NodeReplays(node.log, fleet.partitions, node.pressure)
+        for name in sorted(gone):
+            await host.command(JobDrop(name, now_ms()))
+        read = CompactedReader.of(fleet.config, fleet.names.replays, take_all)
+        sweep = SpentCommands(node.log, read, node.owned.still_owned, keep_ms=-60_000)
+        for number in range(fleet.partitions):
+            await sweep.run(number)
+        await read.close()
+        assert sweep.counts() == {"replays_topic": 2 * 3 * fleet.partitions}
+        compacted = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+        await asyncio.to_thread(alter, broker, fleet.names.replays, compacted)
+
+        def commands() -> set[str]:
+            records = fleet.read(fleet.names.replays)
+            return {record.key.decode().split("/")[0] for record in records if record.value is not None}
+
+        deadline = time.monotonic() + DEADLINE_S
+        while await asyncio.to_thread(commands) != kept:
+            assert time.monotonic() < deadline, "the topic is not compacted"
+            # A segment is closed by the next record.
+            await host.command(JobPatch(names[3], now_ms(), rate=8))
+        live = [[job.id for job in tables.jobs()] for tables in node.tables()]
+        assert [set(ids) for ids in live] == [kept, kept]
+    refolded = await asyncio.to_thread(fleet.refolded, tmp_path / "refolded")
+    assert [{key.decode() for key in refolded[number]["jobs"]} for number in range(2)] == [kept, kept]
+    async with replays(fleet, tmp_path / "second") as node:
+        assert [[job.id for job in tables.jobs()] for tables in node.tables()] == live

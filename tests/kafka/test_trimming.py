@@ -19,8 +19,8 @@ from schemas import records
 from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka import places
 from streams.kafka.bodies import Bodies
-from streams.kafka.dead_hooks import DeadHooks
-from streams.kafka.dead_reader import DeadReader
+from streams.kafka.compacted_reader import CompactedReader
+from streams.kafka.dead_hooks import DeadHooks, check_dead
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.hook_reader import HookReader
@@ -39,7 +39,7 @@ class Node:
     """A worker that folds and trims, in this process. Each hook has two rows."""
 
     def __init__(
-        self, fleet: Fleet, log: FleetLog, bodies: Bodies, trimming: Trimming, dead_reader: DeadReader
+        self, fleet: Fleet, log: FleetLog, bodies: Bodies, trimming: Trimming, dead_reader: CompactedReader
     ) -> None:
         self.dead_reader = dead_reader
         self.fleet = fleet
@@ -85,7 +85,8 @@ def _committed(fleet: Fleet) -> None:
 @asynccontextmanager
 async def node(fleet: Fleet, folder: Path) -> AsyncIterator[Node]:
     producer = LogProducer(lambda: open_producer(fleet.config.kafka))
-    topic_reader, dead_reader = HookReader.of(fleet.config), DeadReader.of(fleet.config)
+    topic_reader = HookReader.of(fleet.config)
+    dead_reader = CompactedReader.of(fleet.config, fleet.names.dead, check_dead)
     async with worker(fleet, folder) as running:
         log = FleetLog(producer, {}, now_ms)
         dead = DeadHooks(fleet.names.dead, log, producer, dead_reader)

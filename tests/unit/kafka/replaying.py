@@ -32,7 +32,7 @@ class _Producer:
     def send(self, topic: str, partition: int, value: bytes | None, key: Any, at: int, delivered: Delivered) -> None:
         assert topic == "replays"
         self._log.sent.append((partition, key, value))
-        asyncio.get_running_loop().call_soon(self._log.take, partition, value, delivered)
+        asyncio.get_running_loop().call_soon(self._log.take, partition, key, value, delivered)
 
 
 class Log:
@@ -43,13 +43,15 @@ class Log:
         self.refuses: set[int] = set()
         self.sent: list[tuple[int, bytes, bytes | None]] = []
         self.partitions = [Partition(folder / str(number), number) for number in range(PARTITIONS)]
+        self.replays: list[list[tuple[bytes, bytes | None]]] = [[] for _ in range(PARTITIONS)]
         self.nodes: list[Node] = []
 
-    def take(self, number: int, value: bytes | None, delivered: Delivered) -> None:
+    def take(self, number: int, key: bytes, value: bytes | None, delivered: Delivered) -> None:
         if number in self.refuses:
             delivered(None, f"replays[{number}]: refused")
             return
         offset = self.partitions[number].offsets[Topic.REPLAYS]
+        self.replays[number].append((key, value))
         self.partitions[number].add(Topic.REPLAYS, value, self.at)
         delivered(offset, "")
         for node in self.nodes:

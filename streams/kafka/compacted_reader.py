@@ -1,7 +1,7 @@
-"""The records of the topic `dead`, read in order some megabytes at a time: for partitions that came to this worker.
+"""The records of a compacted topic, read in order some megabytes at a time: of partitions that are this worker's.
 
-Owns one consumer, opened at the first read, and the thread it blocks. What is no hook under its seq is passed over.
-Commits nothing and joins no group.
+Owns one consumer, opened at the first read, and the thread it blocks. What whoever reads could make nothing of is
+passed over. Commits nothing and joins no group.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ankusa.store.errors import StoreError
-from schemas import records
 from schemas.config import Config
 from schemas.records import DecodeError
-from streams.kafka import places
 from streams.kafka.clients import client_log, client_settings
 from streams.kafka.set_aside import PassedOver, reason_of
-from streams.kafka.topics import TopicNames
 
 ANSWER_S = 10.0
 """Without an answer for this long the broker is away: whoever asked asks again."""
 
 POLL_S = 0.5
-SEQ_DIGITS = 20
-"""Of the greatest."""
 
 BATCH_RECORDS = 250
 BATCH_BYTES = 4 << 20
@@ -35,8 +30,8 @@ BATCH_BYTES = 4 << 20
 
 
 def open_consumer(config: Config) -> Consumer:
-    settings = client_settings(config.kafka, "dead") | {
-        "group.id": f"{config.kafka.prefix}dead",  # asked for, and never joined
+    settings = client_settings(config.kafka, "compacted") | {
+        "group.id": f"{config.kafka.prefix}compacted",  # asked for, and never joined
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
@@ -45,21 +40,26 @@ def open_consumer(config: Config) -> Consumer:
     return Consumer(settings, logger=client_log)
 
 
-class DeadReader:
+Check = Callable[[int, bytes | None, bytes | None], None]
+"""Of a partition, a key and a value: raises ValueError, or one of `records.DecodeError`, where they are passed over."""
+
+
+class CompactedReader:
     """Call it to read; implements `streams.kafka.dead_hooks.Read`. `opened` makes the consumer."""
 
-    def __init__(self, topic: str, opened: Callable[[], Consumer]) -> None:
+    def __init__(self, topic: str, check: Check, opened: Callable[[], Consumer]) -> None:
         self._topic = topic
+        self._check = check
         self._opened = opened
         self._consumer: Consumer | None = None
         self._place = (-1, -1)
         self._closing = False
         self.passed = PassedOver(topic)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-dead")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-compacted")
 
     @classmethod
-    def of(cls, config: Config) -> DeadReader:
-        return cls(TopicNames(config.kafka.prefix).dead, lambda: open_consumer(config))
+    def of(cls, config: Config, topic: str, check: Check) -> CompactedReader:
+        return cls(topic, check, lambda: open_consumer(config))
 
     async def __call__(self, number: int, start: int) -> tuple[Sequence[tuple[bytes, bytes | None]], int, bool]:
         """Records of partition `number` from `start` on, the offset after them, and whether that is its end. Raises
@@ -113,7 +113,7 @@ class DeadReader:
             assert offset is not None
             key, value = message.key(), message.value()
             try:
-                _check(number, key, value)
+                self._check(number, key, value)
             except (*DecodeError, ValueError) as unread:
                 self.passed.add(number, offset, reason_of(unread))
             else:
@@ -121,14 +121,3 @@ class DeadReader:
             following, size_bytes = offset + 1, size_bytes + len(value or b"")
             deadline_s = time.monotonic() + ANSWER_S
         return found, following, False
-
-
-def _check(number: int, key: bytes | None, value: bytes | None) -> None:
-    """That a record is the hook of a seq of this partition, or says that it is gone. Raises ValueError, and one of
-    `records.DecodeError`."""
-    if key is None or not key.isdigit() or len(key) > SEQ_DIGITS or str(int(key)).encode() != key:
-        raise ValueError("its key is no seq")
-    if places.partition_of(int(key)) != number:
-        raise ValueError("its key is a seq of another partition")
-    if value is not None:
-        records.decode_envelope(records.unframe_hook(value)[0])
