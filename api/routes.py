@@ -63,10 +63,11 @@ def build_routes_app(store: RouteStore, tokens: Tokens) -> FastAPI:
     )
     app.state.routes = store
     app.state.tokens = tokens
-    for one in (router, _document_router(app)):
+    routers = (router, _document_router(app))
+    for one in routers:
         app.include_router(one)
     app.add_middleware(Outermost)
-    install(app, methods(document(app)))
+    install(app, methods(routers))
     app.add_exception_handler(HTTPException, _not_found)
     return app
 

@@ -40,10 +40,11 @@ def build_admin_app(operations: Operations, tokens: Iterable[AdminToken]) -> Fas
     )
     app.state.operations = operations
     app.state.tokens = Tokens(tokens)
-    for router in (*_ROUTERS, _document_router(app)):
+    routers = (*_ROUTERS, _document_router(app))
+    for router in routers:
         app.include_router(router)
     app.add_middleware(Outermost)
-    install(app, methods(document(app)))
+    install(app, methods(routers))
     return app
 
 

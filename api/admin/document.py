@@ -5,10 +5,12 @@ Owns the corrections to what the framework generates from the routes: refusals h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from schemas.api import Error
@@ -51,7 +53,11 @@ def document(app: FastAPI) -> dict[str, Any]:
     return made
 
 
-def methods(made: dict[str, Any]) -> dict[str, list[str]]:
+def methods(routers: Iterable[APIRouter]) -> dict[str, list[str]]:
     """The methods by path template, as an `Allow` header names them."""
-    found = {path: sorted(name.upper() for name in operations) for path, operations in made["paths"].items()}
-    return {path: [*names, "HEAD"] if "GET" in names else names for path, names in found.items()}
+    found: dict[str, set[str]] = {}
+    for router in routers:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            found.setdefault(route.path, set()).update(route.methods or ())
+    return {path: [*sorted(names), "HEAD"] if "GET" in names else sorted(names) for path, names in found.items()}
