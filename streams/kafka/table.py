@@ -9,7 +9,7 @@ not used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import faust
@@ -17,12 +17,13 @@ from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 from faust.types import TP, EventT, Message
 
 from schemas.records import Topic
+from streams.kafka.gap import read_gap
 from streams.kafka.in_turn import Record
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.store import FoldStore
 from streams.kafka.transport import FoldConsumer
-from streams.kafka.unbroken import Unbroken
+from streams.kafka.unbroken import COMPACTED, Unbroken
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -58,11 +59,41 @@ class FoldTable(faust.Table[bytes, bytes]):
         partition = self.store.partitions.get(message.partition)
         if partition is None:
             return
-        if await self._skips(topic, message):
+        missed: Sequence[Record] | None = ()
+        if topic in COMPACTED:
+            missed = await self._missed(topic, message)
+        elif await self._skips(topic, message):
+            missed = None
+        if missed is None:
             return
         timestamp_ms = round((message.timestamp or 0) * 1000)  # Faust makes seconds of it; milliseconds survive that
-        self.store.in_turn[partition.number].add(Record(topic, message.offset, timestamp_ms, message.value, event.ack))
+        in_turn = self.store.in_turn[partition.number]
+        for record in (*missed, Record(topic, message.offset, timestamp_ms, message.value, event.ack)):
+            in_turn.add(record)
         self._fold(partition)
+
+    async def _missed(self, topic: Topic, message: Message) -> Sequence[Record] | None:
+        """What a compacted topic has between the last record taken and this one, which nobody has handed on. None when
+        the partition went elsewhere meanwhile."""
+        number, offset, found = message.partition, message.offset, list[Record]()
+        unbroken = self.store.unbroken[number]
+        missing = unbroken.missing(topic, offset)
+        if missing is not None:
+
+            def cancelled() -> bool:
+                return self.store.unbroken.get(number) is not unbroken
+
+            executor, config, gap = self.opening.executor, self.opening.config, range(missing, offset)
+            read = await self.loop.run_in_executor(executor, read_gap, config, topic, number, gap, cancelled)
+            if read is None or cancelled():
+                return None
+            found = read
+            told = topic.name.lower(), number, missing, offset, len(found)
+            log.info("event=gap_read topic=%s partition=%d from=%d at=%d records=%d", *told)
+            assert isinstance(self.app.consumer, FoldConsumer)
+            await self.app.consumer.passed(TP(message.topic, number), missing, offset)
+        unbroken.taken(topic, offset)
+        return found
 
     async def _skips(self, topic: Topic, message: Message) -> bool:
         """Whether records that come before this one have not been taken: they are read first, and it after them."""

@@ -101,6 +101,11 @@ class FoldConsumer(aiokafka.Consumer):
         """The topic begins at `offset` by now: nothing before it waits for being acknowledged."""
         await super()._add_gap(tp, 0, offset - 1)
 
+    async def passed(self, tp: TP, first: int, following: int) -> None:
+        """Nothing from `first` to before `following` waits for being acknowledged: it is a hole, or folded with what
+        comes next."""
+        await super()._add_gap(tp, first, following - 1)
+
     @property
     def _fold_transport(self) -> FoldTransport:
         assert isinstance(self.transport, FoldTransport)

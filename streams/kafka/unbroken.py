@@ -3,7 +3,8 @@
 Faust hands on what it fetched before a rebalance together with what it fetched after, drops what it had no time for,
 and takes a jump in the offsets for a hole of the log: it would commit past what nobody has folded. So whoever folds
 goes by what was folded: a record beyond the next one is dropped, and read again from there. Compacted topics do have
-holes, and are not judged. Owns that judgement and how often it is asked for; reads nothing.
+holes: what may be in one is read by itself (`gap.py`). Owns that judgement and how often it is asked for; reads
+nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from schemas.records import Topic
 
 WHOLE = frozenset((Topic.HOOKS, Topic.OUTCOMES, Topic.QUARANTINE))
 """Topics whose offsets have no holes: they are not compacted, and written without transactions."""
+
+COMPACTED = frozenset((Topic.REPLAYS,))
+"""Topics that are folded and may have holes."""
 
 AGAIN_S = 5.0
 """What was fetched before a seek may still come after it, and asks for no other seek. A seek that came to nothing is
@@ -32,8 +36,6 @@ class Unbroken:
 
     def missing(self, topic: Topic, offset: int) -> int | None:
         """The offset of the first record that has to come before this one and has not, None when all have."""
-        if topic not in WHOLE:
-            return None
         following = self._next.get(topic)
         if following is None:
             following = self._next[topic] = self._folded(topic) + 1

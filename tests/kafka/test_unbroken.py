@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition as ClientPartition  # type: ignore[import-untyped]
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from faust.types import TP
 
@@ -16,7 +16,7 @@ from schemas.records import Topic, seq_of
 from streams.kafka.places import log_offset
 from streams.kafka.worker import Worker
 from tests.kafka.folding import Fleet, in_loop, until_async, worker
-from tests.unit.kafka.records import hooks
+from tests.unit.kafka.records import hooks, job_start
 
 # The event loop of Faust's consumer thread is left to the collector, with its sockets.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -120,3 +120,53 @@ async def test_a_topic_that_ends_before_what_was_folded_ends_the_worker(broker: 
     _send(fleet, 0, 2)
     async with worker(fleet, tmp_path) as running, asyncio.timeout(WAIT_S):
         assert "hooks ends at offset 2, and its tables hold what it had up to 4" in await running.failed()
+
+
+def _commands(fleet: Fleet, first: int, end: int) -> None:
+    fleet.send(Topic.REPLAYS, [(0, job_start(f"job-{number}")) for number in range(first, end)])
+
+
+def _jobs(running: Worker) -> set[str]:
+    """Those that partition 0 knows."""
+    tables = running.owned.tables.get(0)
+    return set() if tables is None else {job for number in range(30) if tables.job(job := f"job-{number}") is not None}
+
+
+def _named(end: int) -> set[str]:
+    return {f"job-{number}" for number in range(end)}
+
+
+@in_loop
+async def test_replay_commands_that_were_skipped_are_folded_first(broker: str, tmp_path: Path) -> None:
+    """Though their topic is compacted, and a jump in its offsets may be a hole."""
+    fleet = Fleet(broker, partitions=1)
+    place = TP(fleet.names.replays, 0)
+    _commands(fleet, 0, 5)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _jobs(running) == _named(5), "five are folded", WAIT_S)
+        await _skipping(running, place, 8, lambda: _commands(fleet, 5, 10))
+        await until_async(lambda: "job-9" in _jobs(running), "the last is folded", WAIT_S)
+        assert _jobs(running) == _named(10)
+        await until_async(fleet.everything_committed, "all are committed", WAIT_S)
+
+
+@in_loop
+async def test_a_hole_of_a_compacted_topic_is_passed(
+    broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It costs one read. The end of a transaction takes an offset and is no record, as one that was compacted away."""
+    caplog.set_level("INFO", "ankusa.kafka")
+    fleet = Fleet(broker, partitions=1)
+    _commands(fleet, 0, 2)
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": f"{fleet.names.replays}-hole"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(fleet.names.replays, job_start("job-2"), b"key", 0)
+    producer.commit_transaction(20)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _jobs(running) == _named(3), "three are folded", WAIT_S)
+        _commands(fleet, 3, 6)
+        await until_async(lambda: _jobs(running) == _named(6), "those behind the hole are folded", WAIT_S)
+        await until_async(fleet.everything_committed, "all are committed", WAIT_S)
+    gaps = [message for message in caplog.messages if "event=gap_read" in message]
+    assert gaps == ["event=gap_read topic=replays partition=0 from=3 at=4 records=0"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from schemas.records import Topic
-from streams.kafka.unbroken import AGAIN_S, WHOLE, Unbroken
+from streams.kafka.topics import TopicNames
+from streams.kafka.unbroken import AGAIN_S, COMPACTED, WHOLE, Unbroken
 
 
 class World:
@@ -40,9 +41,20 @@ def test_a_record_that_was_taken_is_followed_by_the_next(world: World) -> None:
     assert unbroken.missing(Topic.HOOKS, 11) == 10
 
 
-@pytest.mark.parametrize("topic", set(Topic) - WHOLE)
-def test_a_compacted_topic_has_holes(world: World, topic: Topic) -> None:
-    assert world.unbroken.missing(topic, 1000) is None
+def test_what_may_be_in_a_hole_of_a_compacted_topic_is_asked_for_once(world: World) -> None:
+    """By whoever reads it: a hole, and what was in it, are both behind the record that was taken."""
+    unbroken = world.unbroken
+    assert unbroken.missing(Topic.REPLAYS, 1000) == 0
+    unbroken.taken(Topic.REPLAYS, 1000)
+    assert unbroken.missing(Topic.REPLAYS, 1000) is None
+    assert unbroken.missing(Topic.REPLAYS, 15) is None
+    assert unbroken.missing(Topic.REPLAYS, 1001) is None
+    assert unbroken.missing(Topic.REPLAYS, 1003) == 1001
+
+
+def test_every_topic_that_is_folded_is_whole_or_compacted() -> None:
+    assert set(TopicNames("").folded) == WHOLE | COMPACTED
+    assert not WHOLE & COMPACTED
 
 
 def test_what_is_on_its_way_asks_once(world: World) -> None:
