@@ -48,6 +48,8 @@ class FoldStore(Store[bytes, bytes]):
         # A restore that was given up still has its store open until its thread has seen it.
         self._one_at_a_time = asyncio.Lock()
         self._restores = asyncio.Semaphore(RESTORES)
+        self._closing: dict[int, asyncio.Future[None]] = {}
+        self._ending = asyncio.Event()
         self.on_lost: Callable[[Partition], None] = lambda partition: None
         self.on_room: Callable[[Partition], None] = lambda partition: None
         self.membership = Membership()
@@ -65,35 +67,57 @@ class FoldStore(Store[bytes, bytes]):
     async def take(self, numbers: Collection[int], cancelled: Callable[[], bool]) -> None:
         """Have exactly `numbers` open. One that somebody else has owned meanwhile is opened again. Raises
         RestoreCancelledError, and StoreError when one cannot be opened; those that can be are open then."""
+
+        def given_up() -> bool:
+            return self._ending.is_set() or cancelled()
+
         async with self._one_at_a_time:
             joins = self.membership.joins  # of a join that comes meanwhile nothing is said
             await self._close(set(self.partitions) - set(numbers))
             known = [self.partitions[number] for number in numbers if number in self.partitions]
-            owned = await asyncio.gather(*(partition.still_owned() for partition in known))
+            owned = await self._asked(known)
             await self._close([partition.number for partition, still in zip(known, owned, strict=True) if not still])
             self.membership.confirm(joins)
             missing = [number for number in numbers if number not in self.partitions]
-            opened = await asyncio.gather(
-                *(self._open(number, cancelled) for number in missing), return_exceptions=True
-            )
+            opened = await asyncio.gather(*(self._open(number, given_up) for number in missing), return_exceptions=True)
         # What cannot be opened is told before what was given up because of it.
         failures = [failure for failure in opened if failure is not None]
         failures.sort(key=lambda failure: isinstance(failure, RestoreCancelledError))
         for failure in failures:
             raise failure
 
+    async def _asked(self, partitions: Iterable[Partition]) -> list[bool]:
+        """Whether each is still owned. Waits for brokers, but not past the worker's end: raises RestoreCancelledError
+        then."""
+        answers = asyncio.gather(*(partition.still_owned() for partition in partitions))
+        ends = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait((answers, ends), return_when=asyncio.FIRST_COMPLETED)
+            if not answers.done():
+                raise RestoreCancelledError("the worker ends")
+            return answers.result()
+        finally:
+            answers.cancel()
+            ends.cancel()
+
+    def give_up(self) -> None:
+        """The worker ends: open nothing more, and wait for no broker."""
+        self._ending.set()
+
     async def _open(self, number: int, cancelled: Callable[[], bool]) -> None:
         async with self._restores:
+            if (closing := self._closing.get(number)) is not None:
+                await asyncio.wait((closing,))
             partition = await Partition.open(self._opening, number, cancelled)
             try:
                 # After every owner of before was refused: what those have folded is there by now.
                 ends = await self._ends(partition, cancelled)
                 partition.know_topics()
             except BaseException:
-                await partition.close()
+                await self._let_go((partition,))
                 raise
         if ends is None or cancelled():
-            await partition.close()
+            await self._let_go((partition,))
             raise RestoreCancelledError(f"partition {number}")
         partition.on_lost = lambda lost: self.on_lost(lost)
         partition.sender.on_room = lambda: self.on_room(partition)
@@ -125,7 +149,14 @@ class FoldStore(Store[bytes, bytes]):
             self.in_turn.pop(partition.number, None)
             self.unbroken.pop(partition.number, None)
             self._owned.revoked(partition.number)
-        await asyncio.gather(*(partition.close() for partition in gone))
+        await self._let_go(gone)
+
+    async def _let_go(self, partitions: Collection[Partition]) -> None:
+        """Close partitions, to the end although whoever waits is cancelled: the group may give them back at once, and
+        they are opened again once they are closed."""
+        closing = {partition.number: asyncio.ensure_future(partition.close()) for partition in partitions}
+        self._closing |= closing
+        await asyncio.gather(*map(asyncio.shield, closing.values()))
 
     async def drained(self, within_s: float) -> None:
         """Wait until the changelog has what was folded, as far as that goes in time."""

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,6 +50,9 @@ claimed by two fleets at once, and the worker ends."""
 
 LEAVE_S = 8.0
 """For leaving the group, which takes a tenth of a second where a broker answers."""
+
+ENDS_S = 22.0
+"""For all steps of a stop: attempts have ten seconds of it. `ankusa serve` kills a process after 25 s."""
 
 AGAIN_S = 1.0
 
@@ -123,6 +127,7 @@ class Worker:
     async def stop(self) -> None:
         """Leave the group, with the changelog complete as far as brokers take it."""
         await self.table.store.drained(REVOKED_S)
+        self.table.store.give_up()
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self.app.stop()
@@ -219,9 +224,24 @@ async def run(config: Config, parent: int) -> int:
     ends = asyncio.create_task(_ends(worker))
     status = await stop.wait(ends)
     ends.cancel()
-    await worker.stop()
-    await producer.close()
+
+    async def stopping() -> None:
+        await worker.stop()
+        await producer.close()
+
+    await end_in_time(stopping(), status)
     return status
+
+
+async def end_in_time(stopping: Coroutine[Any, Any, None], status: int) -> None:
+    """Take the steps of a stop. Where they take longer than `ENDS_S` the process ends with `status` amid them, which
+    costs what a kill would: each waits for brokers, and without them their waits add up."""
+    steps = asyncio.ensure_future(stopping)
+    await asyncio.wait((steps,), timeout=ENDS_S)
+    if not steps.done():
+        log.warning("event=stop_cut_short after_ms=%d", ENDS_S * 1000)
+        leave(status)
+    steps.result()
 
 
 async def _ends(worker: Worker) -> int:
@@ -236,8 +256,8 @@ def prepare(config: Config) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process. Its stores are closed; a thread that is left is Faust's and waits for brokers that do not
-    answer, and Python would wait for it."""
+    """End the process, and from within its event loop: a thread that is left waits for brokers that do not answer, and
+    both the loop's end and Python's would wait for it."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -246,7 +266,7 @@ def leave(status: int) -> NoReturn:
 
 async def _run(config: Config, _: str | None, parent: int) -> int:
     prepare(config)
-    return await run(config, parent)
+    leave(await run(config, parent))
 
 
 if __name__ == "__main__":

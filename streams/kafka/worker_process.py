@@ -28,7 +28,7 @@ from streams.kafka.operations import KafkaOperations
 from streams.kafka.process import begin
 from streams.kafka.services import Services
 from streams.kafka.topic_admin import topics_fit
-from streams.kafka.worker import Worker, leave, prepare
+from streams.kafka.worker import Worker, end_in_time, leave, prepare
 
 log = logging.getLogger("ankusa.worker")
 
@@ -72,13 +72,16 @@ async def run(config: Config, config_path: str | None, env: Mapping[str, str], p
     status = await stop.wait(*ends)
     log.info("event=worker_stopping status=%d", status)
     reloads.cancel()
-    routes.cancel()
-    await _close(opened)
-    await services.stop()
-    await worker.stop()
-    await producer.close()
     for end in ends:
         end.cancel()
+
+    async def stopping() -> None:
+        await _close(opened)
+        await services.stop()
+        await worker.stop()
+        await producer.close()
+
+    await end_in_time(stopping(), status)
     return status
 
 
@@ -143,7 +146,7 @@ async def _reloads(
 
 async def _run(config: Config, config_path: str | None, parent: int) -> int:
     prepare(config)
-    return await run(config, config_path, os.environ, parent)
+    leave(await run(config, config_path, os.environ, parent))
 
 
 if __name__ == "__main__":

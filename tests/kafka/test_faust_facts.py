@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,11 @@ from streams.kafka.membership import Membership
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.record_fold import epoch_of
 from streams.kafka.recovery import BulkRecovery
+from streams.kafka.sender import Sender
 from streams.kafka.transactions import Transactions
 from streams.kafka.transport import FETCH_LEAST_BYTES, FETCH_WAIT_MS
-from streams.kafka.worker import Worker
-from tests.kafka.folding import Fleet, in_loop, until_async, worker
+from streams.kafka.worker import ENDS_S, Worker
+from tests.kafka.folding import Fleet, WorkerProcess, in_loop, until_async, worker
 from tests.unit.kafka.records import hooks, job_start
 from tests.unit.store.entries import AT
 
@@ -273,3 +275,52 @@ def test_faust_is_the_version_this_was_written_for() -> None:
     import faust
 
     assert faust.__version__ == "0.15.3"
+
+
+@in_loop
+async def test_a_worker_that_asks_the_brokers_about_its_partitions_ends_when_it_is_told_to(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks as the group has changed, by a transaction, which takes for as long as brokers are away."""
+    fleet = Fleet(broker, partitions=2)
+    async with worker(fleet, tmp_path / "worker") as running:
+        await owned(running, 2)
+        assert await running.owned.still_owned(0)
+        gate = Gate(monkeypatch)
+        other = WorkerProcess(fleet, tmp_path / "other")
+        try:
+            assert await asyncio.to_thread(gate.arrived.wait, 60)
+            with monkeypatch.context() as patch:
+                patch.setattr(running.app, "stop", asyncio.Event().wait)  # as without brokers
+                began = time.monotonic()
+                await running.stop()
+                assert time.monotonic() - began < ENDS_S
+        finally:
+            gate.open()
+            other.kill()
+            WorkerProcess.running.remove(other)
+
+
+@in_loop
+async def test_a_partition_that_comes_back_while_it_is_being_closed_is_opened_after_that(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where whoever closes it is cancelled, as Faust does when the group changes again."""
+    fleet = Fleet(broker, partitions=1)
+    async with worker(fleet, tmp_path) as running:
+        await owned(running, 1)
+        store, goes_on, close = running.table.store, asyncio.Event(), Sender.close
+
+        async def closes(sender: Sender, within_s: float) -> None:
+            await goes_on.wait()
+            await close(sender, within_s)
+
+        monkeypatch.setattr(Sender, "close", closes)
+        gone = asyncio.ensure_future(store._close([0]))
+        await until_async(lambda: not store.partitions, "it is being closed")
+        gone.cancel()
+        comes = asyncio.ensure_future(store.take({0}, lambda: False))
+        await asyncio.wait({comes}, timeout=3)
+        goes_on.set()
+        await comes
+        assert 0 in store.partitions
