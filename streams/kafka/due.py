@@ -27,8 +27,11 @@ class FleetDue:
         self._aside: set[str] = set()
 
     def add(self, partition: int, index: DueIndex) -> None:
-        """A partition is owned from now on, or its store was opened again."""
+        """A partition is owned from now on, or its store was opened again. Tenants that are set aside are so there
+        too."""
         self.remove(partition)
+        for tenant_id in self._aside:
+            index.set_aside(tenant_id)
         self._indexes[partition] = index
 
     def remove(self, partition: int) -> None:

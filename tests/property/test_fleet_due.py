@@ -75,9 +75,6 @@ class FleetDueMachine(RuleBasedStateMachine):
         """Own a partition, whose rows others left; one that is owned is opened again."""
         self.indexes[number] = DueIndex(self.databases[number], keys.LIVE)
         self.fleet.add(number, self.indexes[number])
-        for tenant in list(self.aside):  # a tenant at its window has its turn in what is new, and is set aside again
-            if tenant in self.fleet.turn(self.at):
-                self.fleet.set_aside(tenant)
 
     @rule(number=st.sampled_from(PARTITIONS))
     def lose(self, number: int) -> None:
