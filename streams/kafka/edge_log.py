@@ -172,10 +172,11 @@ class KafkaEdgeLog:
                 continue
             key = entry.source_id.encode() if isinstance(entry, Held) else None
             commit = opened.get((topic, partition, key))
-            if commit is None or not commit.takes(size_bytes):
+            rows = 0 if isinstance(entry, Held) else len(entry.sinks)
+            if commit is None or not commit.takes(size_bytes, rows):
                 commit = opened[topic, partition, key] = Commit(topic, partition, key)
                 commits.append(commit)
-            commit.add(place, entry_bytes, submission.body)
+            commit.add(place, entry_bytes, submission.body, rows)
         return commits
 
     def _admits(self, topic: str, partition: int) -> bool:

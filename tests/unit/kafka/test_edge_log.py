@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import NamedTuple, cast
 
+import msgspec
 import pytest
 
 from ankusa.store.errors import StoreError
@@ -14,6 +15,7 @@ from schemas.config import Config, Kafka
 from schemas.records import Envelope, decode_commit
 from streams.kafka import edge_log as edge_logs
 from streams.kafka import flow
+from streams.kafka.commits import COMMIT_ROWS
 from streams.kafka.edge_log import KafkaEdgeLog
 from streams.kafka.log_producer import Delivered
 from streams.kafka.partitioning import partition_of_key
@@ -195,5 +197,18 @@ def test_a_refusal_of_one_record_stops_no_other() -> None:
         assert await waiting == [REFUSED, ACCEPTED]
         producer.away = set()
         assert await append(edge_log, hook(key_of(1)), hook(key_of(1))) == [ACCEPTED, ACCEPTED]
+
+    check(body)
+
+
+def test_hooks_of_very_many_sinks_are_written_a_few_at_a_time() -> None:
+    """A record is folded in one go, and each row of it takes its time."""
+    many = hook(key_of(1))
+    many = Submission(msgspec.structs.replace(many.entry, sinks=("log",) * (COMMIT_ROWS // 3)), many.body)
+    more = Submission(msgspec.structs.replace(many.entry, sinks=("log",) * (2 * COMMIT_ROWS)), many.body)
+
+    async def body(producer: FakeProducer, edge_log: KafkaEdgeLog) -> None:
+        assert await append(edge_log, *[many] * 8, more, many) == [ACCEPTED] * 10
+        assert [sent.hooks for sent in producer.sent] == [3, 3, 2, 1, 1]
 
     check(body)
