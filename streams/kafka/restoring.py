@@ -3,8 +3,9 @@
 A store that was kept is read on from where its last transaction ended. What it holds beyond the changelog is its own to
 send, unless somebody else owned the partition meanwhile and went on from less: then the two have parted, and the store
 is emptied and restored from the beginning. Compaction never moves where a changelog begins, so one that begins behind
-offset 0 was cut: whoever needs what is gone is refused, and no store is emptied for it. Nor is one of a changelog that
-was made again: it may be the last copy. Owns those decisions and how entries become operations; reads no topic.
+offset 0 was cut, and one whose first entry is not its first owner's was made again under an owner who wrote on: whoever
+needs what is gone is refused, and no store is emptied for it. Nor is one of a changelog that was made again: it may be
+the last copy. Owns those decisions and how entries become operations; reads no topic.
 """
 
 from __future__ import annotations
@@ -97,6 +98,11 @@ UNCUT = Changelog("changelog")
 """One that begins where it must."""
 
 
+def is_first_owner(key: bytes) -> bool:
+    """Whether a key is that of the entry with which a changelog begins: compaction keeps it, since no other has it."""
+    return key.startswith(OWNER + keys.u64(0))
+
+
 class Restore:
     """One partition's restore. Give `take` the changelog from `start` on, then `finish`. For any thread, one at a
     time; nobody else may have the store open."""
@@ -150,6 +156,7 @@ class Restore:
         self._turn = Markers(self.tables.database).last.turn
         self._sent_turn = self._state.turn
         self._next = self._state.offset
+        self._whole = self._next > 0  # then its beginning was read before
         # Entries that may be what the tables hold already, until it is clear that the changelog has more.
         self._held_back: list[Entry] | None = []
 
@@ -161,6 +168,8 @@ class Restore:
     def take(self, entries: Sequence[tuple[bytes, bytes | None]], following: int) -> bool:
         """The next entries; `following` is the offset after them. False when the store had to be emptied: read again
         from `start`. Raises StoreError, UnreadableChangelogError among them."""
+        if self._next == 0 and entries:
+            self._whole = is_first_owner(entries[0][0])
         for key, value in entries:
             if key[:1] == OWNER and value is not None and self._parted(key):
                 self.empty("has parted from it")
@@ -196,6 +205,8 @@ class Restore:
     def _apply(self, entries: Mapping[bytes, bytes | None], following: int) -> None:
         batch = self.tables.database.batch()
         applied = self.tables.apply(batch, put_entries(self.tables, batch, entries))
+        if not self._whole:
+            raise CutChangelogError(f"{self._changelog.name} does not begin with its first owner: it was cut {SEE}")
         self._state = ChangelogState(following, self._sent_turn, self._state.owner, self._at)
         put_state(self.tables, batch, self._state)
         self.tables.database.write(batch)

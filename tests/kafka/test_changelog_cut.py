@@ -85,6 +85,19 @@ def test_a_changelog_that_was_made_again_does_not_empty_a_kept_disk(broker: str,
     assert worker.tables()[0]["rows"].keys() == before.keys()
 
 
+def test_a_changelog_without_its_first_entries_restores_nothing(broker: str, tmp_path: Path) -> None:
+    """It begins at 0, as one that was made again while its owner wrote on: its tables would lack what was before."""
+    fleet = Fleet(broker, partitions=1)
+    folded(fleet, WorkerProcess(fleet, tmp_path / "worker"), "a", "b")
+    entries = fleet.read(fleet.names.changelog)
+    fleet.make_again(fleet.names.changelog)
+    for entry in entries[2:]:
+        fleet.producer.produce(fleet.names.changelog, entry.value, entry.key, 0)
+    assert fleet.producer.flush(20) == 0
+    empty = WorkerProcess(fleet, tmp_path / "empty")
+    assert f"{fleet.names.changelog}[0] does not begin with its first owner" in empty.failed()
+
+
 def test_a_changelog_that_is_made_again_under_a_worker_ends_it(broker: str, tmp_path: Path) -> None:
     fleet = Fleet(broker, partitions=1)
     worker = WorkerProcess(fleet, tmp_path / "worker")

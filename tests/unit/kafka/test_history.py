@@ -16,7 +16,7 @@ from streams.kafka import history
 from streams.kafka.changelog import PACKED, Entry
 from streams.kafka.folding import PartitionFold
 from streams.kafka.partition import ENTRY_OVERHEAD_BYTES
-from streams.kafka.restoring import Restore
+from streams.kafka.restoring import Restore, owner_entry
 from streams.kafka.topics import hook_record_bytes
 from tests.kafka.cluster import configuration
 from tests.property.refold import content
@@ -25,6 +25,7 @@ from tests.unit.store.entries import AT
 
 DAY_MS = 86_400_000
 FAMILIES = ("ids", "attempts", "rows")
+FIRST = owner_entry(0, "first")
 
 
 class Kept:
@@ -32,7 +33,7 @@ class Kept:
 
     def __init__(self, path: Path) -> None:
         self.partition = Partition(path)
-        self.changelog: list[Entry] = []
+        self.changelog: list[Entry] = [FIRST]
 
     def add(self, topic: Topic, value: bytes, at: int = AT) -> None:
         self.changelog += self.partition.add(topic, value, at).entries
@@ -130,7 +131,7 @@ def test_a_record_that_is_folded_twice_or_before_a_crash_does_it_once(kept: Kept
     kept.add(Topic.OUTCOMES, record, AT + DAY_MS)
     kept.partition.reopen()
     unsent = [entry for _, entries in kept.partition.fold.unsent() for entry in entries]
-    assert unsent == kept.changelog
+    assert [FIRST, *unsent] == kept.changelog
     offset = kept.partition.offsets[Topic.OUTCOMES] - 1
     assert kept.partition.fold.fold(Topic.OUTCOMES, offset, AT + DAY_MS, record).skipped
     assert kept.ids() == {"b"}

@@ -21,7 +21,7 @@ from streams.kafka.changelog import Entry
 from streams.kafka.fleet_log import FleetLog
 from streams.kafka.folding import Folded, PartitionFold
 from streams.kafka.pack_host import PAGE, KafkaPackHost
-from streams.kafka.restoring import Restore
+from streams.kafka.restoring import Restore, owner_entry
 from tests.contract.blobs import ScriptedBlobs
 from tests.property.refold import content
 from tests.unit.kafka.records import Partition, hooks
@@ -43,7 +43,7 @@ class Recorded(Partition):
     """A partition that keeps its changelog."""
 
     def __init__(self, path: Path, number: int) -> None:
-        self.changelog: list[Entry] = []
+        self.changelog: list[Entry] = [owner_entry(0, "first")]
         super().__init__(path, number)
 
     def add(self, topic: Topic, value: bytes | None, at: int = AT) -> Folded:

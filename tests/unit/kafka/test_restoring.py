@@ -200,6 +200,20 @@ def test_what_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
     restore.tables.close()
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_changelog_without_its_first_entries_is_refused(tmp_path: Path, lost: int) -> None:
+    """Wherever it begins: it was made again while an owner wrote on."""
+    changelog = Changelog(tmp_path / "7", sent=3, folded=3)
+    restore = Restore(tmp_path / "new", Tables, AT, Brokers("log[7]"))
+    with pytest.raises(CutChangelogError, match=r"log\[7\] does not begin with its first owner"):
+        restore.take(changelog.entries[lost:], 9)
+    restore.tables.close()
+    restore = Restore(tmp_path / "new", Tables, AT, Brokers("log[7]"))
+    with pytest.raises(CutChangelogError):  # nothing of it was taken
+        restore.take([owner_entry(3, "second"), *changelog.entries[lost:]], 9)
+    restore.tables.close()
+
+
 def test_a_changelog_that_lost_its_end_is_restored_as_far_as_it_goes(tmp_path: Path) -> None:
     """What is missing of it was made of records that are folded again."""
     changelog = Changelog(tmp_path / "7", sent=5, folded=5)
@@ -226,7 +240,7 @@ def test_a_store_of_another_changelog_is_refused_and_kept(tmp_path: Path) -> Non
 
 def test_a_held_hook_is_counted_once_however_often_it_is_read(tmp_path: Path) -> None:
     partition = Partition(tmp_path / "7")
-    entries = list(partition.add(Topic.QUARANTINE, holds("a", "b")[0]).entries)
+    entries = [owner_entry(0, "first"), *partition.add(Topic.QUARANTINE, holds("a", "b")[0]).entries]
     wanted = partition.tables.pen_size()
     partition.tables.close()
     restore = Restore(tmp_path / "new", Tables, AT)
@@ -269,6 +283,7 @@ def test_an_entry_that_cannot_be_read_is_refused(tmp_path: Path, entry: Entry, r
 def test_what_was_taken_back_is_no_reason_to_refuse(tmp_path: Path) -> None:
     """The way out for an operator: a tombstone under the key of what cannot be read, once compaction has been."""
     restore = Restore(tmp_path / "7", Tables, AT)
+    assert restore.take([owner_entry(0, "first")], 1)
     for key in (b"?what", b"r", b"p", b"dkey", b"l\xff", b"o", b"i"):
         assert restore.take([(key, None)], 1)
     tables = restore.finish("next")
