@@ -1,4 +1,4 @@
-"""A jump in the offsets of a compacted topic, read by itself: a hole of the log, or what the client has dropped.
+"""A jump in the offsets of a topic, read by itself: a hole of the log, or what the client has dropped.
 
 Faust drops what it had no time for amid a rebalance, and its next record is then behind a jump as after a hole that
 compaction has left. Reading the group's consumer on from before the jump would show which, but for what it has fetched
@@ -31,10 +31,10 @@ SILENT_S = 10.0
 
 
 def read_gap(
-    config: Config, topic: Topic, partition: int, gap: range, cancelled: Callable[[], bool]
+    config: Config, topic: Topic, partition: int, gap: range, cancelled: Callable[[], bool], most: int | None = None
 ) -> list[Record] | None:
-    """The records that `topic` has at the offsets of `gap`, behind which it has one; None when it is `cancelled`.
-    Blocks until a broker answers: for a thread. Raises StoreError when it refuses."""
+    """The records that `topic` has at the offsets of `gap`, behind which it has one, the first `most` of them; None
+    when it is `cancelled`. Blocks until a broker answers: for a thread. Raises StoreError when it refuses."""
     name = TopicNames(config.kafka.prefix).folded[topic]
     settings = client_settings(config.kafka, f"gap-{partition}") | {
         "group.id": f"{config.kafka.prefix}gaps",  # asked for, and never joined
@@ -66,8 +66,12 @@ def read_gap(
                     return found
                 assert value is None or isinstance(value, bytes)
                 found.append(Record(topic, offset, message.timestamp()[1], value, _nobody))
+                if len(found) == most:
+                    return found
             elif error.code() == KafkaError._PARTITION_EOF:
-                return found  # what was behind the gap has gone since
+                # What was behind the gap has gone since; a broker that has just begun to lead may know an older end.
+                if offset is not None and offset >= gap.stop:
+                    return found
             elif not error.retriable():
                 raise StoreError(f"{name}[{partition}] cannot be read from {gap.start} on: {error.str()}")
         return None

@@ -8,6 +8,7 @@ not used.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -16,6 +17,7 @@ import faust
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 from faust.types import TP, EventT, Message
 
+from ankusa.store.errors import StoreError
 from schemas.records import Topic
 from streams.kafka.gap import read_gap
 from streams.kafka.in_turn import Record
@@ -23,7 +25,7 @@ from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.store import FoldStore
 from streams.kafka.transport import FoldConsumer
-from streams.kafka.unbroken import COMPACTED, Unbroken
+from streams.kafka.unbroken import AGAIN_S, COMPACTED, Asks, Unbroken
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -35,6 +37,10 @@ class FoldTable(faust.Table[bytes, bytes]):
     owned: OwnedPartitions
     failed: Callable[[str], None]
     """Told why nothing may be folded any more, where no event is at hand whose agent could tell it."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._watches: set[asyncio.Task[None]] = set()
 
     def _new_store(self) -> FoldStore:
         return FoldStore(
@@ -79,13 +85,8 @@ class FoldTable(faust.Table[bytes, bytes]):
         unbroken = self.store.unbroken[number]
         missing = unbroken.missing(topic, offset)
         if missing is not None:
-
-            def cancelled() -> bool:
-                return self.store.unbroken.get(number) is not unbroken
-
-            executor, config, gap = self.opening.executor, self.opening.config, range(missing, offset)
-            read = await self.loop.run_in_executor(executor, read_gap, config, topic, number, gap, cancelled)
-            if read is None or cancelled():
+            read = await self._read_gap(topic, number, unbroken, range(missing, offset))
+            if read is None:
                 return None
             found = read
             told = topic.name.lower(), number, missing, offset, len(found)
@@ -97,33 +98,92 @@ class FoldTable(faust.Table[bytes, bytes]):
 
     async def _skips(self, topic: Topic, message: Message) -> bool:
         """Whether records that come before this one have not been taken: they are read first, and it after them."""
-        unbroken = self.store.unbroken[message.partition]
-        missing = unbroken.missing(topic, message.offset)
+        place, offset = TP(message.topic, message.partition), message.offset
+        unbroken = self.store.unbroken[place.partition]
+        missing = unbroken.missing(topic, offset)
         if missing is not None:
-            if unbroken.asks(topic, missing):
-                await self._reread(topic, TP(message.topic, message.partition), unbroken, missing, message.offset)
-            moved = self.store.unbroken.get(message.partition) is not unbroken
-            if moved or unbroken.missing(topic, message.offset) is not None:
+            asks = unbroken.asks(topic, missing, offset)
+            if asks is not Asks.NOTHING:
+                look = range(missing, offset) if asks is Asks.LOOK else range(0)
+                first = await self._first(topic, place, unbroken, missing, look)
+                if first < offset:
+                    if first > missing:
+                        unbroken.asks(topic, first, offset)
+                    await self._read_from(topic, place, first)
+                self._watch(topic, place, unbroken)
+            moved = self.store.unbroken.get(place.partition) is not unbroken
+            if moved or unbroken.missing(topic, offset) is not None:
                 return True
-        unbroken.taken(topic, message.offset)
+        unbroken.taken(topic, offset)
         return False
 
-    async def _reread(self, topic: Topic, place: TP, unbroken: Unbroken, missing: int, offset: int) -> None:
-        """Read on from `missing`, or from where the topic begins by now: what was before that is gone."""
+    async def _first(self, topic: Topic, place: TP, unbroken: Unbroken, missing: int, look: range) -> int:
+        """Where to read on from: `missing`, or the first record that there is by now, since what was before that is
+        gone. In `look` there may never have been one. Raises StoreError."""
         consumer, told = self.app.consumer, (topic.name.lower(), place.partition)
         assert isinstance(consumer, FoldConsumer)
         try:
-            begins = (await consumer.earliest_offsets(place)).get(place, 0)
-            if begins > missing:
-                log.warning("event=records_gone topic=%s partition=%d from=%d to=%d", *told, missing, begins)
-                await consumer.gone(place, begins)
-                unbroken.taken(topic, begins - 1)
-                unbroken.asks(topic, begins)
-            if begins < offset:
-                log.info("event=records_read_again topic=%s partition=%d from=%d at=%d", *told, missing, offset)
-                await consumer.seek_wait({place: max(missing, begins)})
+            first = (await consumer.earliest_offsets(place)).get(place, 0)
         except (KafkaError, TimeoutError) as error:  # it is another worker's by now, or asked for again soon
             log.warning("event=reread_waits topic=%s partition=%d reason=%s", *told, error)
+            return missing
+        if first > missing:
+            log.warning("event=records_gone topic=%s partition=%d from=%d to=%d", *told, missing, first)
+        elif look and (found := await self._read_gap(topic, place.partition, unbroken, look, 1)) is not None:
+            first = found[0].offset if found else look.stop
+            if first > missing:
+                log.error("event=hole_in_topic topic=%s partition=%d from=%d to=%d", *told, missing, first)
+        if first > missing:
+            await consumer.gone(place, first)
+            unbroken.taken(topic, first - 1)
+        return max(first, missing)
+
+    async def _read_from(self, topic: Topic, place: TP, first: int) -> None:
+        told = topic.name.lower(), place.partition
+        log.info("event=records_read_again topic=%s partition=%d from=%d", *told, first)
+        assert isinstance(self.app.consumer, FoldConsumer)
+        try:
+            await self.app.consumer.seek_wait({place: first})
+        except (KafkaError, TimeoutError) as error:
+            log.warning("event=reread_waits topic=%s partition=%d reason=%s", *told, error)
+
+    def _watch(self, topic: Topic, place: TP, unbroken: Unbroken) -> None:
+        """See to it that what is missing comes: a seek amid a fetch may come to nothing, and no other record may ever
+        come that would ask again."""
+        if topic not in unbroken.watched:
+            unbroken.watched.add(topic)
+            task = self.loop.create_task(self._watching(topic, place, unbroken))
+            self._watches.add(task)
+            task.add_done_callback(self._watches.discard)
+
+    async def _watching(self, topic: Topic, place: TP, unbroken: Unbroken) -> None:
+        waited = unbroken.waits_for(topic)
+        while waited is not None:
+            await asyncio.sleep(AGAIN_S)
+            waits = unbroken.waits_for(topic)
+            if self.store.unbroken.get(place.partition) is not unbroken:
+                return
+            if waits is not None and waits.start == waited.start:
+                try:
+                    first = await self._first(topic, place, unbroken, waits.start, waits)
+                except StoreError as error:
+                    self.failed(str(error))
+                    return
+                await self._read_from(topic, place, first)
+            waited = waits
+        unbroken.watched.discard(topic)
+
+    async def _read_gap(
+        self, topic: Topic, number: int, unbroken: Unbroken, gap: range, most: int | None = None
+    ) -> list[Record] | None:
+        """What a topic has in `gap`, by its own word. None when the partition went elsewhere meanwhile."""
+
+        def cancelled() -> bool:
+            return self.store.unbroken.get(number) is not unbroken
+
+        executor, config = self.opening.executor, self.opening.config
+        read = await self.loop.run_in_executor(executor, read_gap, config, topic, number, gap, cancelled, most)
+        return None if cancelled() else read
 
     def room(self, partition: Partition) -> None:
         """Fold what waited for the changelog of a partition."""

@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient
 from faust.types import TP
 
 from schemas.records import Topic, seq_of
+from streams.kafka.gap import read_gap
 from streams.kafka.places import log_offset
 from streams.kafka.worker import Worker
-from tests.kafka.folding import Fleet, in_loop, until_async, worker
+from tests.kafka.folding import Fleet, in_loop, until, until_async, worker
 from tests.unit.kafka.records import hooks, job_start
 
 # The event loop of Faust's consumer thread is left to the collector, with its sockets.
@@ -70,6 +71,28 @@ async def test_records_that_were_skipped_are_read_first(broker: str, tmp_path: P
         await _committed(fleet, running, 10)
 
 
+@in_loop
+async def test_a_seek_that_came_to_nothing_is_made_again_though_no_other_record_comes(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one amid a fetch does, of whose records Faust then remembers the last."""
+    fleet = Fleet(broker, partitions=1)
+    _send(fleet, 0, 5)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == set(range(5)), "five are folded", WAIT_S)
+        read_from, seeks = running.table._read_from, [0]
+
+        async def lost_once(*given: Any) -> None:
+            seeks[0] += 1
+            if seeks[0] > 1:
+                await read_from(*given)
+
+        monkeypatch.setattr(running.table, "_read_from", lost_once)
+        await _skipping(running, TP(fleet.names.hooks, 0), 8, lambda: _send(fleet, 5, 10))
+        await until_async(lambda: _folded(running) == set(range(10)), "all are folded", WAIT_S)
+        await _committed(fleet, running, 10)
+
+
 @pytest.mark.parametrize("begins", [6, pytest.param(9, marks=pytest.mark.soak)])
 @in_loop
 async def test_records_that_the_brokers_have_no_more_are_not_waited_for(
@@ -92,6 +115,62 @@ async def test_records_that_the_brokers_have_no_more_are_not_waited_for(
         left = {*range(5), *range(begins, 10)}
         await until_async(lambda: _folded(running) == left, "those that are left are folded", WAIT_S)
         await _committed(fleet, running, 10)
+
+
+def _send_in_transactions(fleet: Fleet, first: int, end: int) -> None:
+    """As no part of a fleet does: each leaves a marker of the brokers' at an offset of its own."""
+    producer = Producer({"bootstrap.servers": fleet.broker, "transactional.id": f"{fleet.names.hooks}-by-hand"})
+    producer.init_transactions(WAIT_S)
+    for number in range(first, end):
+        end = fleet.committed()[fleet.names.hooks, 0][1]
+        producer.begin_transaction()
+        producer.produce(fleet.names.hooks, hooks(f"hook-{number}"), partition=0)
+        producer.commit_transaction(WAIT_S)
+        marked = end + 2  # the marker comes a moment after the answer
+        until(lambda marked=marked: fleet.committed()[fleet.names.hooks, 0][1] == marked, "it is marked")  # type: ignore[misc]
+
+
+@in_loop
+async def test_a_hole_that_brokers_have_no_record_for_is_gone_over(
+    broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of two transactions one after the other, and of one that is the last record as another worker begins."""
+    fleet = Fleet(broker, partitions=1)
+    _send(fleet, 0, 2)
+    async with worker(fleet, tmp_path) as running:
+        await until_async(lambda: _folded(running) == {0, 1}, "two are folded", WAIT_S)
+        _send_in_transactions(fleet, 2, 4)  # at 2 and 4, with their markers at 3 and 5
+        _send(fleet, 6, 8)
+        await until_async(lambda: _folded(running) == {0, 1, 2, 4, 6, 7}, "all are folded", WAIT_S)
+        await _committed(fleet, running, 8)
+        _send_in_transactions(fleet, 8, 9)
+        await until_async(lambda: 8 in _folded(running), "one more is folded", WAIT_S)
+        await running.table.store.drained(WAIT_S)
+    async with worker(fleet, tmp_path) as running:
+        _send(fleet, 10, 12)
+        await until_async(lambda: {10, 11} <= _folded(running), "those after it are folded", WAIT_S)
+        await _committed(fleet, running, 12)
+    holes = {message for message in caplog.messages if "event=hole_in_topic" in message}
+    assert holes == {f"event=hole_in_topic topic=hooks partition=0 from={place} to={place + 1}" for place in (3, 5, 9)}
+
+
+@in_loop
+async def test_a_gap_is_read_to_its_end_and_no_further(broker: str, tmp_path: Path) -> None:
+    """A broker that has just begun to lead may say for a moment that the topic ends before: that is waited for."""
+    fleet = Fleet(broker, partitions=1)
+    _send(fleet, 0, 4)
+
+    def reading(gap: range, most: int | None = None) -> list[int] | None:
+        read = read_gap(fleet.config, Topic.HOOKS, 0, gap, lambda: False, most)
+        return None if read is None else [record.offset for record in read]
+
+    assert reading(range(1, 3)) == [1, 2]
+    assert reading(range(1, 3), 1) == [1]
+    waiting = asyncio.get_running_loop().run_in_executor(None, reading, range(3, 6))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 2)
+    _send(fleet, 4, 7)
+    assert await asyncio.wait_for(waiting, WAIT_S) == [3, 4, 5]
 
 
 @in_loop

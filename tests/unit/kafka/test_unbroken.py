@@ -6,7 +6,7 @@ import pytest
 
 from schemas.records import Topic
 from streams.kafka.topics import TopicNames
-from streams.kafka.unbroken import AGAIN_S, COMPACTED, WHOLE, Unbroken
+from streams.kafka.unbroken import AGAIN_S, COMPACTED, WHOLE, Asks, Unbroken
 
 
 class World:
@@ -59,9 +59,30 @@ def test_every_topic_that_is_folded_is_whole_or_compacted() -> None:
 
 def test_what_is_on_its_way_asks_once(world: World) -> None:
     unbroken = world.unbroken
-    assert unbroken.asks(Topic.HOOKS, 10)
-    assert not unbroken.asks(Topic.HOOKS, 10)
-    assert unbroken.asks(Topic.OUTCOMES, 10)
+    assert unbroken.asks(Topic.HOOKS, 10, 15) is Asks.READ
+    assert unbroken.asks(Topic.HOOKS, 10, 16) is Asks.NOTHING
+    assert unbroken.asks(Topic.OUTCOMES, 10, 15) is Asks.READ
     world.now_s = AGAIN_S
-    assert unbroken.asks(Topic.HOOKS, 10)  # the first came to nothing
-    assert unbroken.asks(Topic.HOOKS, 12)
+    assert unbroken.asks(Topic.HOOKS, 10, 17) is Asks.READ  # the first came to nothing
+    assert unbroken.asks(Topic.HOOKS, 12, 17) is Asks.READ
+
+
+def test_where_a_record_comes_again_as_the_first_it_is_looked_for_what_is_missing(world: World) -> None:
+    unbroken = world.unbroken
+    assert unbroken.asks(Topic.HOOKS, 10, 11) is Asks.READ
+    assert unbroken.asks(Topic.HOOKS, 10, 12) is Asks.NOTHING
+    for _ in range(3):
+        assert unbroken.asks(Topic.HOOKS, 10, 11) is Asks.LOOK
+    assert unbroken.asks(Topic.HOOKS, 12, 12) is Asks.READ
+
+
+def test_what_came_before_its_turn_waits_until_it_is_taken(world: World) -> None:
+    unbroken = world.unbroken
+    assert unbroken.waits_for(Topic.HOOKS) is None
+    unbroken.missing(Topic.HOOKS, 13)
+    unbroken.missing(Topic.HOOKS, 12)
+    assert unbroken.waits_for(Topic.HOOKS) == range(10, 13)
+    unbroken.taken(Topic.HOOKS, 12)
+    assert unbroken.waits_for(Topic.HOOKS) == range(13, 13)
+    unbroken.taken(Topic.HOOKS, 13)
+    assert unbroken.waits_for(Topic.HOOKS) is None
