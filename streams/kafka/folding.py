@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ankusa.core import ops as operations
 from ankusa.store import keys
@@ -28,7 +29,7 @@ from streams.kafka.changelog import Entry, Letters, Recorder, decode_entries, en
 from streams.kafka.history import expire, note
 from streams.kafka.marker import Markers, encode_marker, marker_key
 from streams.kafka.record_fold import RecordFold
-from streams.kafka.restoring import ChangelogState, put_state, read_state
+from streams.kafka.restoring import put_state, read_state
 from streams.kafka.set_aside import SetAsides, reason_of
 
 log = logging.getLogger("ankusa.kafka")
@@ -179,6 +180,6 @@ class PartitionFold:
         handle = self.tables.database.handles["log"]
         for turn in range(first, last + 1):
             batch.delete(keys.u64(turn), handle)
-        put_state(self.tables, batch, ChangelogState(following, last, read_state(self.tables).owner, at))
+        put_state(self.tables, batch, replace(read_state(self.tables), offset=following, turn=last, at=at))
         self.tables.database.write(batch)
         self._sent_turn = last

@@ -29,7 +29,6 @@ from schemas.records import DecodeError, Row
 from streams.kafka import history
 from streams.kafka.changelog import FAMILY_OF, PACKED, Entry, decode_pack
 from streams.kafka.marker import Marker, Markers, check_marker, decode_marker, is_marker_key
-from streams.kafka.topic_ids import CHANGELOG, known_ids
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -51,12 +50,14 @@ is not read on."""
 
 class ChangelogState(Struct, frozen=True, array_like=True):
     """What a store knows of its changelog: the offset to read on from, the turn up to which the changelog has
-    everything, the owner who wrote the tables last, and when this was so (unix ms)."""
+    everything, the owner who wrote the tables last, when this was so (unix ms), and the id of its topic, empty where
+    brokers gave none. The store's own word: entries may have been copied from a topic of another id."""
 
     offset: int = 0
     turn: int = 0
     owner: str = ""
     at: int = 0
+    topic_id: str = ""
 
 
 class UnreadableChangelogError(StoreError):
@@ -135,8 +136,8 @@ class Restore:
     def _check(self) -> None:
         """Raises StoreError where the changelog is another one, or lacks what the store needs."""
         name, _, found = self._changelog
-        known = known_ids(self.tables).get(CHANGELOG)
-        if known is not None and found not in (None, known):
+        known = self._state.topic_id
+        if known and found not in (None, known):
             raise StoreError(f"{name} was made again: its id is {found}, and {self._path} is a store of {known} {SEE}")
         if self._state.offset > 0 and (away_ms := self._at - self._state.at) > STALE_MS:
             self.empty(f"was away for {away_ms // DAY_MS} days")
@@ -207,13 +208,17 @@ class Restore:
         applied = self.tables.apply(batch, put_entries(self.tables, batch, entries))
         if not self._whole:
             raise CutChangelogError(f"{self._changelog.name} does not begin with its first owner: it was cut {SEE}")
-        self._state = ChangelogState(following, self._sent_turn, self._state.owner, self._at)
+        self._state = self._read_to(following, self._state.owner)
         put_state(self.tables, batch, self._state)
         self.tables.database.write(batch)
         applied.written()
         applied.announce()
         self._next = following
         self.applied += len(entries)
+
+    def _read_to(self, following: int, owner: str) -> ChangelogState:
+        topic_id = self._changelog.id or self._state.topic_id
+        return ChangelogState(following, self._sent_turn, owner, self._at, topic_id)
 
     def out_of_range(self, begins: int) -> None:
         """There is no entry at `start`: the changelog, which begins at `begins`, was cut meanwhile, or brokers have
@@ -236,7 +241,7 @@ class Restore:
         """The changelog was read to its end: `owner` goes on from here. Records that the tables hold and the changelog
         does not are left as unsent."""
         batch = self.tables.database.batch()
-        put_state(self.tables, batch, ChangelogState(self._next, self._sent_turn, owner, self._at))
+        put_state(self.tables, batch, self._read_to(self._next, owner))
         for key in self.tables.database.keys("log", b"", keys.u64(self._sent_turn + 1)):
             batch.delete(key, self.tables.database.handles["log"])
         self.tables.database.write(batch)

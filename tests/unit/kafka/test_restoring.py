@@ -24,7 +24,7 @@ from streams.kafka.restoring import (
     read_state,
 )
 from streams.kafka.restoring import Changelog as Brokers
-from streams.kafka.topic_ids import put_ids
+from streams.kafka.topic_ids import ids_entry
 from tests.unit.kafka.records import PARTITION, Partition, holds, hooks
 from tests.unit.store.entries import AT
 
@@ -228,14 +228,26 @@ def test_a_changelog_that_lost_its_end_is_restored_as_far_as_it_goes(tmp_path: P
 
 def test_a_store_of_another_changelog_is_refused_and_kept(tmp_path: Path) -> None:
     changelog = Changelog(tmp_path / "7", sent=3, folded=5)
-    tables = Tables(tmp_path / "7")
-    put_ids(tables, {"changelog": "c1"})
-    tables.close()
+    Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 0, "c1")).finish("next").close()
     Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 0, "c1")).tables.close()
-    Restore(tmp_path / "7", Tables, AT, Brokers("log[7]")).tables.close()  # whose broker gives no ids
+    Restore(tmp_path / "7", Tables, AT, Brokers("log[7]")).finish("next").close()  # whose broker gives no ids
     with pytest.raises(StoreError, match=r"log\[7\] was made again: its id is c2, and .*/7 is a store of c1"):
         Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 0, "c2"))
     assert changelog.rows() == 5
+
+
+def test_a_store_is_of_the_changelog_that_it_is_restored_from_whatever_its_entries_say(tmp_path: Path) -> None:
+    """One that was copied from another cluster tells of that one's ids; a restore of it may be given up halfway."""
+    entries = [owner_entry(0, "first"), ids_entry({"changelog": "theirs"})]
+    ours = Brokers("log[7]", 0, "ours")
+    restore = Restore(tmp_path / "7", Tables, AT, ours)
+    assert restore.take(entries, 2)
+    restore.tables.close()
+    restore = Restore(tmp_path / "7", Tables, AT, ours)
+    assert restore.start == 2
+    restore.tables.close()
+    with pytest.raises(StoreError, match="is a store of ours"):
+        Restore(tmp_path / "7", Tables, AT, Brokers("log[7]", 0, "theirs"))
 
 
 def test_a_held_hook_is_counted_once_however_often_it_is_read(tmp_path: Path) -> None:
