@@ -93,6 +93,8 @@ class FoldTable(faust.Table[bytes, bytes]):
             log.info("event=gap_read topic=%s partition=%d from=%d at=%d records=%d", *told)
             assert isinstance(self.app.consumer, FoldConsumer)
             await self.app.consumer.passed(TP(message.topic, number), missing, offset)
+            if self.store.unbroken.get(number) is not unbroken:
+                return None
         unbroken.taken(topic, offset)
         return found
 

@@ -15,6 +15,7 @@ from faust.types import TP
 from schemas.records import Topic, seq_of
 from streams.kafka.gap import read_gap
 from streams.kafka.places import log_offset
+from streams.kafka.transport import FoldConsumer
 from streams.kafka.worker import Worker
 from tests.kafka.folding import Fleet, in_loop, until, until_async, worker
 from tests.unit.kafka.records import hooks, job_start
@@ -249,3 +250,27 @@ async def test_a_hole_of_a_compacted_topic_is_passed(
         await until_async(fleet.everything_committed, "all are committed", WAIT_S)
     gaps = [message for message in caplog.messages if "event=gap_read" in message]
     assert gaps == ["event=gap_read topic=replays partition=0 from=3 at=4 records=0"]
+
+
+@in_loop
+async def test_a_partition_that_goes_as_a_gap_of_it_was_read_is_left_alone(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(broker, partitions=1)
+    _commands(fleet, 0, 5)
+    passed, went = FoldConsumer.passed, asyncio.Event()
+    async with worker(fleet, tmp_path) as running:
+
+        async def goes(consumer: FoldConsumer, *gap: Any) -> None:
+            await passed(consumer, *gap)
+            await running.table.store.on_rebalance(set(), set(), set())
+            went.set()
+
+        monkeypatch.setattr(FoldConsumer, "passed", goes)
+        await until_async(lambda: _jobs(running) == _named(5), "five are folded", WAIT_S)
+        failed = asyncio.ensure_future(running.failed())
+        await _skipping(running, TP(fleet.names.replays, 0), 8, lambda: _commands(fleet, 5, 10))
+        await asyncio.wait_for(went.wait(), WAIT_S)
+        await running.table.store.drained(0)  # whatever follows of that has been said
+        assert not failed.done(), failed.result()
+        failed.cancel()
