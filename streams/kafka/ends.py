@@ -18,7 +18,6 @@ from schemas.records import Topic
 from streams.kafka.folding import PartitionFold
 from streams.kafka.hook_reader import open_consumer
 from streams.kafka.topics import TopicNames
-from streams.kafka.unbroken import WHOLE
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -27,8 +26,8 @@ AGAIN_S = 0.2
 
 
 class Ends(NamedTuple):
-    """How far a partition's topics go: the offset after the last record of each in `WHOLE`, and that of the last record
-    of `hooks`, -1 when it has none."""
+    """How far a partition's topics go: the offset after the last record of each that is folded, and that of the last
+    record of `hooks`, -1 when it has none."""
 
     following: Mapping[Topic, int]
     last_hooks: int
@@ -36,7 +35,7 @@ class Ends(NamedTuple):
 
 def read_ends(config: Config, partition: int, cancelled: Callable[[], bool]) -> Ends | None:
     """None when it is `cancelled`. Blocks until a broker answers: for a thread."""
-    by_topic = {topic: name for topic, name in TopicNames(config.kafka.prefix).folded.items() if topic in WHOLE}
+    by_topic = TopicNames(config.kafka.prefix).folded
     consumer = open_consumer(config)
     try:
         found: dict[Topic, tuple[int, int]] = {}

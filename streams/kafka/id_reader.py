@@ -18,7 +18,6 @@ from schemas.config import Config
 from streams.kafka.clients import client_log, client_settings
 from streams.kafka.topic_ids import CHANGELOG, TopicIds
 from streams.kafka.topics import TopicNames
-from streams.kafka.unbroken import WHOLE
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -28,8 +27,7 @@ NO_ID = str(Uuid(0, 0))
 
 
 class Look(NamedTuple):
-    """The ids of the changelog and of the topics in `WHOLE`, and by full name how many partitions each topic has that
-    the group is given."""
+    """The ids of the topics that the group is given, and by full name how many partitions each has."""
 
     ids: TopicIds
     partitions: Mapping[str, int]
@@ -41,7 +39,7 @@ class IdReader:
     def __init__(self, config: Config) -> None:
         names = TopicNames(config.kafka.prefix)
         self._names = {names.changelog: CHANGELOG}
-        self._names |= {name: topic.name.lower() for topic, name in names.folded.items() if topic in WHOLE}
+        self._names |= {name: topic.name.lower() for topic, name in names.folded.items()}
         self._asked = [names.changelog, *names.folded.values()]
         self._admin = AdminClient(dict(client_settings(config.kafka, "ids")), logger=client_log)
 

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.records import Topic
 from tests.kafka.folding import Fleet, WorkerProcess, until
-from tests.unit.kafka.records import hooks
+from tests.unit.kafka.records import hooks, job_start
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +44,18 @@ def test_hooks_made_again_under_a_worker_end_it(broker: str, tmp_path: Path, cou
     assert reason in worker.failed(2)
     without_disk = WorkerProcess(fleet, tmp_path / "other")
     assert reason in without_disk.failed()
+
+
+def test_replays_made_again_under_a_worker_end_it(broker: str, tmp_path: Path) -> None:
+    """Compacted, and its offsets begin anew all the same: a command would be taken for one that is folded, and the
+    operator told that it is."""
+    fleet = Fleet(broker, partitions=1)
+    fleet.send(Topic.REPLAYS, [(0, job_start(f"old-{number}")) for number in range(5)])
+    worker = WorkerProcess(fleet, tmp_path / "worker")
+    until(fleet.everything_committed, "five are folded")
+    fleet.make_again(fleet.names.replays)
+    fleet.send(Topic.REPLAYS, [(0, job_start("new"))])
+    assert "replays was made again" in worker.failed()
+    assert b"new" not in worker.tables()[0]["jobs"]
+    worker.start()
+    assert "replays ends at offset 1, and its tables hold what it had up to 4" in worker.failed(2)
