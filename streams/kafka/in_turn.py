@@ -47,14 +47,15 @@ class InTurn:
         self._held: deque[tuple[int, Record]] = deque()
         self._held_bytes = 0
         self._gave_up = False
-        self._waiting: set[tuple[Topic, int]] = set()
+        self._waiting: dict[tuple[Topic, int], Acknowledge] = {}
 
     def add(self, record: Record) -> None:
-        """A record was read. One that waits already waits once: the earlier is acknowledged for both."""
+        """A record was read. One that waits already waits once, and is acknowledged to whoever handed it on last:
+        nobody may wait for the one before, which was read as part of a gap."""
         place = record.topic, record.offset
         if place not in self._waiting:
-            self._waiting.add(place)
             self._read.append(record)
+        self._waiting[place] = record.acknowledge
 
     def next(self) -> Record | None:
         """Take the record to fold next. None when none is there, or none whose turn has come."""
@@ -63,9 +64,10 @@ class InTurn:
             first = self._read.popleft()
             if not self._holds(first):
                 record = first
-        if record is not None:
-            self._waiting.discard((record.topic, record.offset))
-        return record
+        if record is None:
+            return None
+        acknowledge = self._waiting.pop((record.topic, record.offset))
+        return record if acknowledge is record.acknowledge else record._replace(acknowledge=acknowledge)
 
     def _released(self) -> Record | None:
         if not self._held or (self._held[0][0] > self._folded() and not self._gave_up):

@@ -88,6 +88,18 @@ def test_what_was_read_is_given_in_its_order_as_soon_as_somebody_asks() -> None:
     assert there.turns.next() is read[0], "it does not wait any more, and is skipped by its marker"
 
 
+def test_a_record_that_is_read_again_as_it_waits_is_acknowledged_to_who_handed_it_on_last() -> None:
+    """Nobody waits for the first, where it was read as part of a gap."""
+    there, told = Hooks(last=1, folded=1), list[int]()
+    there.turns.add(Record(Topic.REPLAYS, 5, AT, b"x", lambda: None))
+    there.turns.add(Record(Topic.REPLAYS, 5, AT, b"x", lambda: told.append(5)))
+    record = there.turns.next()
+    assert record is not None
+    record.acknowledge()
+    assert told == [5]
+    assert there.turns.next() is None
+
+
 def test_more_than_may_wait_is_folded_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_turn, "HELD_BYTES", 2 * len(batch(0)))
     there = Hooks(last=9)
