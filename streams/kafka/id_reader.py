@@ -5,7 +5,9 @@ Owns an admin client and that question. It blocks: for threads, any number at a 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -23,6 +25,9 @@ log = logging.getLogger("ankusa.kafka")
 
 REQUEST_S = 4.0
 AGAIN_S = 0.2
+TOLD_S = 10.0
+"""Between two lines of one that waits."""
+
 NO_ID = str(Uuid(0, 0))
 
 
@@ -62,10 +67,20 @@ class IdReader:
 
     def wait(self, cancelled: Callable[[], bool]) -> TopicIds | None:
         """The same, as soon as it can be had; None when it is `cancelled`."""
+        told_s = -math.inf
         while not cancelled():
             try:
                 return self.read()
             except StoreError as error:
-                log.warning("event=topic_ids_wait reason=%s", error)
+                if time.monotonic() - told_s >= TOLD_S:
+                    told_s = time.monotonic()
+                    log.warning("event=topic_ids_wait reason=%s", error)
+                self._learn_brokers()
                 time.sleep(AGAIN_S)
         return None
+
+    def _learn_brokers(self) -> None:
+        """Have the client ask any broker who leads them now: it puts its questions to the controller that it knows of,
+        for minutes after that has gone."""
+        with contextlib.suppress(KafkaException):
+            self._admin.list_topics(self._asked[0], REQUEST_S)

@@ -17,7 +17,6 @@ import faust
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
 from faust.types import TP, EventT, Message
 
-from ankusa.store.errors import StoreError
 from schemas.records import Topic
 from streams.kafka.gap import read_gap
 from streams.kafka.in_turn import Record
@@ -156,7 +155,12 @@ class FoldTable(faust.Table[bytes, bytes]):
             unbroken.watched.add(topic)
             task = self.loop.create_task(self._watching(topic, place, unbroken))
             self._watches.add(task)
-            task.add_done_callback(self._watches.discard)
+            task.add_done_callback(self._watched)
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        self._watches.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(str(error) or type(error).__name__)
 
     async def _watching(self, topic: Topic, place: TP, unbroken: Unbroken) -> None:
         waited = unbroken.waits_for(topic)
@@ -166,11 +170,7 @@ class FoldTable(faust.Table[bytes, bytes]):
             if self.store.unbroken.get(place.partition) is not unbroken:
                 return
             if waits is not None and waits.start == waited.start:
-                try:
-                    first = await self._first(topic, place, unbroken, waits.start, waits)
-                except StoreError as error:
-                    self.failed(str(error))
-                    return
+                first = await self._first(topic, place, unbroken, waits.start, waits)
                 await self._read_from(topic, place, first)
             waited = waits
         unbroken.watched.discard(topic)

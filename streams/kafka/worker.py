@@ -105,6 +105,12 @@ class Worker:
         self.table.store.on_room = self.table.room
         self.table.store.membership = self._membership
         self._tasks = [self._loop.create_task(each) for each in (self._run_app(), self._watch_topics())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(f"{type(error).__name__}: {error}")
 
     async def _run_app(self) -> None:
         try:

@@ -127,7 +127,7 @@ def report(
             refused[request.id] += 1
     doubled = list(_doubled(taken, places, book))
     attempts = {hook_id: len(book.attempts.get(places.seq_by_id[hook_id], ())) for hook_id in unlucky}
-    requests = {hook_id: len(taken[hook_id]) + refused[hook_id] for hook_id in unlucky}
+    requests = {hook_id: len(taken.get(hook_id, ())) + refused[hook_id] for hook_id in unlucky}
     return Report(
         accepted=len(accepted),
         refused=sum(len(load.refused) for load in loads),

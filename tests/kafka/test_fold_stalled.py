@@ -47,6 +47,7 @@ def _fleet(servers: list[brokers.Kafka]) -> Fleet:
     """Partition 0 of the changelog is on the first broker alone, and all else on the others."""
     prefix = cluster.new_prefix()
     admin = AdminClient({"bootstrap.servers": cluster.address(servers[1])})
+    admin.list_topics(timeout=20)  # a request that has to wait for the first connection may be dropped with it
     names = TopicNames(prefix)
     topics = [*names.folded.values(), names.changelog]
     made = admin.create_topics(
