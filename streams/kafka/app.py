@@ -17,6 +17,7 @@ from faust.types.auth import CredentialsT
 
 from schemas.config import Config, KafkaSecurity
 from schemas.records import Topic
+from streams.kafka.known_brokers import REFRESH_MS
 from streams.kafka.membership import HEARTBEAT_S, SESSION_S, Membership
 from streams.kafka.owned import OwnedPartitions
 from streams.kafka.partition import Opening
@@ -58,6 +59,7 @@ def build_app(config: Config, membership: Membership, following: Callable[[Topic
         broker_request_timeout=REQUEST_S,
         broker_commit_interval=COMMIT_S,
         consumer_auto_offset_reset="earliest",
+        consumer_metadata_max_age_ms=REFRESH_MS,
         consumer_max_fetch_size=FETCH_BYTES,
         stream_buffer_maxsize=QUEUED_RECORDS,
         stream_wait_empty=False,  # what is unfinished is read again, and skipped

@@ -69,13 +69,13 @@ class IdReader:
         """The same, as soon as it can be had; None when it is `cancelled`."""
         told_s = -math.inf
         while not cancelled():
+            self._learn_brokers()
             try:
                 return self.read()
             except StoreError as error:
                 if time.monotonic() - told_s >= TOLD_S:
                     told_s = time.monotonic()
                     log.warning("event=topic_ids_wait reason=%s", error)
-                self._learn_brokers()
                 time.sleep(AGAIN_S)
         return None
 

@@ -18,6 +18,7 @@ from typing import Any
 from faust.transport.drivers import aiokafka
 from faust.types import TP
 
+from streams.kafka.known_brokers import ask_configured
 from streams.kafka.membership import Membership, follow
 
 log = logging.getLogger("ankusa.kafka")
@@ -44,6 +45,7 @@ class FoldConsumerThread(aiokafka.AIOKafkaConsumerThread):
         await super().on_start()
         assert self._consumer is not None and isinstance(self.transport, FoldTransport)
         follow(self._consumer._coordinator, self.transport.membership)
+        ask_configured(self._consumer._client)
 
 
 class FoldConsumer(aiokafka.Consumer):
