@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.bench import (
     accept,
     deliver,
+    drain,
     end_to_end,
     kafka_accept,
     kafka_deliver,
@@ -28,6 +29,7 @@ from tests.bench import (
 BENCHES = {
     "accept": accept.run,
     "deliver": deliver.run,
+    "drain": drain.run,
     "end_to_end": end_to_end.run,
     "lane": lane.run,
     "scan": scan.run,
