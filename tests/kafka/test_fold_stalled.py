@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from schemas.records import Topic
@@ -17,7 +18,7 @@ from streams.kafka.app import FETCH_BYTES, QUEUED_RECORDS
 from streams.kafka.topics import TopicNames
 from streams.kafka.worker import Worker
 from tests.kafka import cluster
-from tests.kafka.folding import Fleet, in_loop, same, until_async, worker
+from tests.kafka.folding import Fleet, in_loop, same, until, until_async, worker
 from tests.property.refold import content
 from tests.support import brokers
 from tests.unit.kafka.records import hooks
@@ -46,18 +47,28 @@ def servers(tmp_path: Path) -> Iterator[list[brokers.Kafka]]:
 def _fleet(servers: list[brokers.Kafka]) -> Fleet:
     """Partition 0 of the changelog is on the first broker alone, and all else on the others."""
     prefix = cluster.new_prefix()
-    admin = AdminClient({"bootstrap.servers": cluster.address(servers[1])})
-    admin.list_topics(timeout=20)  # a request that has to wait for the first connection may be dropped with it
     names = TopicNames(prefix)
     topics = [*names.folded.values(), names.changelog]
-    made = admin.create_topics(
-        [NewTopic(name, 2, replica_assignment=[[1 if name == names.changelog else 2], [3]]) for name in topics]
-    )
-    for future in made.values():
-        future.result(20)
+    wanted = [NewTopic(name, 2, replica_assignment=[[1 if name == names.changelog else 2], [3]]) for name in topics]
+    until(lambda: _made(cluster.address(servers[1]), wanted), "the topics are made")
     plain = cluster.configuration(cluster.address(servers[1]), partitions=2).kafka
     kafka = msgspec.structs.replace(plain, brokers=cluster.addresses(servers), prefix=prefix)
     return Fleet(cluster.address(servers[1]), kafka=kafka)
+
+
+def _made(address: str, wanted: list[NewTopic]) -> bool:
+    """Whether the topics are there, once they were asked for. A client may drop a request with its first connection,
+    and does not send it again."""
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.create_topics(wanted).values():
+        try:
+            future.result(20)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._DESTROY_BROKER:
+                return False
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    return True
 
 
 def _send(fleet: Fleet, first: int, end: int) -> None:
