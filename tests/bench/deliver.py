@@ -27,13 +27,7 @@ HEADERS = (("user-agent", "GitHub-Hookshot/bench"), ("x-github-event", "push"))
 
 
 def run(arguments: argparse.Namespace) -> None:
-    with Folder() as folder:
-        sink = Sink(folder)
-        try:
-            plain = uvloop.run(_plain(sink.url))
-            sink.log.unlink()
-        finally:
-            sink.stop()
+    plain = plain_rate()
     with Folder() as folder:
         sink = Sink(folder)
         try:
@@ -59,6 +53,16 @@ def run(arguments: argparse.Namespace) -> None:
     duplicates = sum(counts.values()) - len(counts)
     print(f"CPU us a hook: {', '.join(f'{name} {spent / HOOKS * 1e6:.0f}' for name, spent in spent_s.items())}")
     print(f"ratio {rate / plain:.2f}, stored {len(ids)}, lost {lost}, duplicates {duplicates}")
+
+
+def plain_rate() -> float:
+    """Hooks a second that the client posts in a plain loop, to a sink of its own."""
+    with Folder() as folder:
+        sink = Sink(folder)
+        try:
+            return uvloop.run(_plain(sink.url))
+        finally:
+            sink.stop()
 
 
 async def _plain(url: str) -> float:

@@ -19,7 +19,7 @@ from ankusa.clock import now_ms
 from ankusa.store.database import Database
 from schemas import records
 from streams.local.log import LocalLog
-from tests.bench.deliver import IN_FLIGHT, _fill, _plain
+from tests.bench.deliver import IN_FLIGHT, _fill, plain_rate
 from tests.bench.node import Folder, Sink
 
 BATCH = 128
@@ -27,13 +27,7 @@ BATCH = 128
 
 def run(arguments: argparse.Namespace) -> None:
     del arguments
-    with Folder() as folder:
-        sink = Sink(folder)
-        try:
-            plain = uvloop.run(_plain(sink.url))
-            sink.log.unlink()
-        finally:
-            sink.stop()
+    plain = plain_rate()
     with Folder() as folder:
         sink = Sink(folder)
         try:
