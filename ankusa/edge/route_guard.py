@@ -36,6 +36,11 @@ class RouteGuard:
         self._denied: dict[Reason, int] = {}
         self._logged_at = 0
 
+    @property
+    def told(self) -> bool:
+        """Whether there are rules to go by."""
+        return self._guard is not None
+
     def take(self, routes: dict[str, Route | None], rules: IpRules | None, *, whole: bool) -> None:
         """Take up what the engine tells: all routes and rules there are, or what has changed."""
         if whole or self._guard is None:

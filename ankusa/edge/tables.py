@@ -23,6 +23,11 @@ class EdgeTables:
         self.sources = Sources(config.http.prefix, config.http.routing, config.sources.values(), complete=not managed)
         self.guard = RouteGuard(config.routes, clock) if config.routes.enabled else None
 
+    @property
+    def complete(self) -> bool:
+        """Whether the engine has told the API's part, where there is one."""
+        return self.sources.complete and (self.guard is None or self.guard.told)
+
     def reload(self, config: Config) -> None:
         """Take up the file's sources. Raises as `compile_source` does, and then keeps the old ones."""
         self.sources.replace(config.sources.values())

@@ -33,6 +33,9 @@ log = logging.getLogger("ankusa.edge")
 BACKOFF_S, BACKOFF_MAX_S = 0.01, 1.0
 """Between attempts to connect: an engine that restarts is found within a second of listening."""
 
+FIRST_BACKOFF_MAX_S = 0.1
+"""The same until the first connection: an edge that starts waits for it before it listens."""
+
 LASTING_S = 0.1
 """A connection that held this long was good, and the next attempt starts from the shortest backoff. One that breaks
 at once, over and over, does not make the edge send its appends again a hundred times a second."""
@@ -184,7 +187,7 @@ class SocketLog:
                 if self._loop.time() - began_s > LASTING_S:
                     backoff_s = BACKOFF_S
             await asyncio.sleep(backoff_s)
-            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S if self._met else FIRST_BACKOFF_MAX_S)
 
     async def _connect(self) -> Link:
         """A connection whose engine has greeted. Raises OSError, FrameError or TimeoutError."""

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 
 from api.serving import bind
 from schemas.config import Batcher, Config, Http, Node
+from schemas.edge_update import EdgeUpdate
 from streams.edge import CONFIG_EXIT, run_edge
 from streams.local.server import serve
+from streams.local.updates import Updates
 from tests.integration.test_socket import FakeIntake, healthy
 from tests.support.edge import MemoryLog, connect, request, run, source, until
 
@@ -130,6 +133,40 @@ def test_it_ends_with_the_process_that_started_it(place: Path) -> None:
             shell.process.kill()
             await shell.ended()  # the edge holds the shell's stderr open while it lives
             assert b"event=edge_stopping" in shell.written
+
+    run(body)
+
+
+def test_it_listens_once_it_knows_its_engine_and_its_sources(place: Path) -> None:
+    """Of several edges one may come up late: who meets it must not be told 503 for a source that the others know."""
+
+    async def body() -> None:
+        configure(place)
+        key = b64encode(bytes(32)).decode()
+        with (place / "ankusa.yaml").open("a") as file:
+            file.write(f"source_store: {{type: persistent, secret_key: {key}}}\n")
+        everything = EdgeUpdate(True, (("default.late", source("late")),))
+        intake = FakeIntake()
+        intake.gate.set()
+        async with started(*command(place)) as edge:
+            await until(lambda: b"event=engine_unavailable" in edge.written)
+            server = await serve(place / "s", intake, healthy, Updates(lambda: everything))
+            try:
+                async with connect(await edge.port()) as client:
+                    assert edge.written.index(b"event=engine_connected") < edge.written.index(b"event=listening")
+                    assert (await client.post("/webhooks/default.late", b"1")).status == 201
+            finally:
+                await server.close()
+
+    run(body)
+
+
+def test_without_an_engine_it_says_so_and_answers_503(place: Path) -> None:
+    async def body() -> None:
+        configure(place)
+        async with started(*command(place)) as edge, connect(await edge.port()) as client:
+            assert b"event=listening_untold" in edge.written
+            assert (await client.post("/webhooks/orders", b"1")).status == 503
 
     run(body)
 
