@@ -35,7 +35,8 @@ class OwnedPartitions:
         self._on_revoked: list[Revoked] = []
         self._on_folded: list[FoldedAt] = []
         self.still_owned: StillOwned = _nobody_asked
-        """Ask the brokers whether a partition is still this worker's: what cannot be undone is done after that."""
+        """Ask the brokers whether a partition is still this worker's: what cannot be undone is done after that. False
+        too where they do not answer within some seconds."""
         self.doubtful: Callable[[], bool] = _nobody_heard
         """Whether all of them may be another's by now, as far as this worker has heard: no attempt begins then."""
 

@@ -106,7 +106,11 @@ class Sender:
         self._probes.append(answered)
         self._opening = self._opening or [entry]
         self._changed.set()
-        return await answered
+        try:
+            return await answered
+        finally:
+            if answered in self._probes:  # nobody waits for it any more
+                self._probes.remove(answered)
 
     async def drained(self, within_s: float) -> bool:
         """Wait until nothing is left to send; False when that takes longer."""

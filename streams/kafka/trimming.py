@@ -152,7 +152,8 @@ class PartitionFloor:
 
 
 class Trimming:
-    """That of one node's partitions. `counts` says what went, by topic; `still_owned` asks the brokers."""
+    """That of one node's partitions. `counts` says what went, by topic; `still_owned` asks the brokers, and a partition
+    of which they do not say so is passed over."""
 
     def __init__(
         self,

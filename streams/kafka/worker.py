@@ -48,6 +48,10 @@ LOST_S = 20.0
 """A partition whose changelog is another's goes with the next rebalance, within a session's time. One that stays is
 claimed by two fleets at once, and the worker ends."""
 
+ASKED_S = 5.0
+"""How long a sweep waits to hear whether a partition is still owned. A transaction takes some tens of milliseconds, and
+a leader that changes in order a second or two; in a longer outage the sweep's next pass asks again."""
+
 LEAVE_S = 8.0
 """For leaving the group, which takes a tenth of a second where a broker answers."""
 
@@ -177,8 +181,16 @@ class Worker:
         return None if partition is None else partition.fold.offset(topic) + 1
 
     async def _still_owned(self, number: int) -> bool:
+        """False too where nobody answers within `ASKED_S`, as for a changelog without a leader: other partitions wait
+        behind this one."""
         partition = self.table.store.partitions.get(number)
-        return partition is not None and await partition.still_owned()
+        if partition is None:
+            return False
+        try:
+            return await asyncio.wait_for(partition.still_owned(), ASKED_S)
+        except TimeoutError:
+            log.warning("event=ownership_unanswered partition=%d", number)
+            return False
 
     async def _watch_topics(self) -> None:
         """End the worker when one of its topics was made again, or has other partitions: the group would no longer give

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,9 @@ from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import Outcome, OutcomeBatch, OutcomeKind, Topic
 from streams.kafka import places
+from streams.kafka import worker as worker_module
 from streams.kafka.bodies import Bodies
+from streams.kafka.changelog import Entry
 from streams.kafka.compacted_reader import CompactedReader
 from streams.kafka.dead_hooks import DeadHooks, check_dead
 from streams.kafka.fleet_log import FleetLog
@@ -28,6 +31,7 @@ from streams.kafka.id_reader import IdReader
 from streams.kafka.log_producer import LogProducer, open_producer
 from streams.kafka.partition import Opening, Partition
 from streams.kafka.topic_trim import TopicTrim
+from streams.kafka.transactions import Transactions
 from streams.kafka.trimming import Trimming
 from tests.kafka.folding import DEADLINE_S, Fleet, in_loop, until, until_async, worker
 from tests.unit.kafka.records import holds, hooks
@@ -211,6 +215,37 @@ async def test_an_owner_of_before_deletes_nothing(broker: str, tmp_path: Path) -
             await fenced.open()
             await first.trimming.run()
         assert offsets(fleet, fleet.names.hooks) == [0]
+
+
+@in_loop
+async def test_a_partition_whose_changelog_nobody_can_write_holds_no_other_back(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "ASKED_S", 0.5)
+    stalled, alive = 0, 1
+    mended = threading.Event()
+    commit = Transactions.commit
+
+    def stalling(transactions: Transactions, entries: Sequence[Entry]) -> int:
+        """As where no broker leads: the transaction waits, and is committed once one does."""
+        if transactions._partition == stalled:
+            mended.wait(DEADLINE_S)
+        return commit(transactions, entries)
+
+    fleet = Fleet(broker, partitions=2)
+    pen, _ = holds("held")
+    fleet.send(Topic.QUARANTINE, [(number, pen) for number in (stalled, alive)])
+    async with node(fleet, tmp_path / "worker") as trimmed:
+        await asyncio.to_thread(_committed, fleet)
+        monkeypatch.setattr(Transactions, "commit", stalling)
+        try:
+            await asyncio.wait_for(trimmed.trimming.run(), DEADLINE_S / 3)
+            assert [record.partition for record in fleet.read(fleet.names.quarantine)] == [stalled]
+            assert set(trimmed.log.partitions) == {stalled, alive}  # as far as anybody knows
+        finally:
+            mended.set()
+        await trimmed.trimming.run()
+        assert fleet.read(fleet.names.quarantine) == []
 
 
 class Fenced:
