@@ -32,6 +32,15 @@ COMPLAIN_S = 600.0
 """One line in ten minutes while it is so."""
 
 
+ANSWER_S = 10.0
+"""How long an operator's command waits. A partition whose leader crashed has another one in about that time; librdkafka
+itself would keep a caller for five minutes."""
+
+
+class UnansweredError(StoreError):
+    """Nobody has said in time what became of a record: the log may have it, or may yet take it."""
+
+
 class Partition(Protocol):
     """An owned partition, as services see it (`folding.PartitionFold`)."""
 
@@ -164,19 +173,34 @@ class FleetLog:
         if not flying:
             self._flying.pop((number, topic), None)
 
-    async def append(self, topic: Topic, number: int, value: bytes, key: bytes | None = None) -> None:
-        """Append a record to an owned partition, and wait until it is folded. Raises StoreError."""
+    async def append(
+        self, topic: Topic, number: int, value: bytes, key: bytes | None = None, within_s: float | None = None
+    ) -> None:
+        """Append a record to an owned partition, and wait until it is folded. Raises StoreError; UnansweredError where
+        that takes longer than `within_s`."""
         future: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self.publish(topic, number, value, partial(_resolve, future), key)
-        error = await future
-        if error is not None:
-            raise error
+        await self._answered(future, topic, number, within_s)
 
-    async def deliver(self, topic: Topic, number: int, value: bytes | None, key: bytes | None = None) -> None:
-        """Append a record to any partition, and wait until the log has it. Raises StoreError."""
+    async def deliver(
+        self, topic: Topic, number: int, value: bytes | None, key: bytes | None = None, within_s: float | None = None
+    ) -> None:
+        """Append a record to any partition, and wait until the log has it. Raises StoreError; UnansweredError where
+        that takes longer than `within_s`."""
         future: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self.send(topic, number, value, partial(_resolve, future), key)
-        error = await future
+        await self._answered(future, topic, number, within_s)
+
+    async def _answered(
+        self, future: asyncio.Future[StoreError | None], topic: Topic, number: int, within_s: float | None
+    ) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                error = await future
+        except TimeoutError:
+            place = f"{self._topics[topic]}[{number}]"
+            reason = f"{place} has not answered within {within_s:g} s; it may still arrive: send it again"
+            raise UnansweredError(reason) from None
         if error is not None:
             raise error
 

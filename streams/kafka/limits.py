@@ -13,7 +13,7 @@ from ankusa.admission import Admission
 from schemas import records
 from schemas.config import Config, RateLimit
 from schemas.records import LimitChange, Topic
-from streams.kafka.fleet_log import FleetLog
+from streams.kafka.fleet_log import ANSWER_S, FleetLog
 
 PREFIX = "limit/"
 
@@ -52,7 +52,8 @@ class FleetLimits:
         self.admission.override(changes)
 
     async def set(self, tenant_id: str, rate: float, burst: int) -> None:
-        """Returns when every in-sync copy has it. Raises StoreError."""
+        """Returns when every in-sync copy has it. Raises StoreError, within `ANSWER_S`; then it may come to hold all
+        the same, as the topic says."""
         change = LimitChange(tenant_id, self._fleet.now(), rate, burst)
         await self._write(tenant_id, records.encode(change))
         self.take({tenant_id: RateLimit(rate=rate, burst=burst)})
@@ -66,4 +67,4 @@ class FleetLimits:
         return True
 
     async def _write(self, tenant_id: str, value: bytes | None) -> None:
-        await self._fleet.deliver(Topic.SOURCES, ONLY, value, f"{PREFIX}{tenant_id}".encode())
+        await self._fleet.deliver(Topic.SOURCES, ONLY, value, f"{PREFIX}{tenant_id}".encode(), ANSWER_S)

@@ -24,7 +24,7 @@ from schemas.api import Purged, TenantLimit
 from schemas.api_requests import PurgeQuery
 from schemas.records import Purge, Topic
 from streams.kafka.changelog import PACKED
-from streams.kafka.fleet_log import FleetLog
+from streams.kafka.fleet_log import ANSWER_S, FleetLog
 from streams.kafka.folding import PartitionFold
 from streams.kafka.reading import FleetTables
 from streams.kafka.services import Services
@@ -183,4 +183,4 @@ class _Pen:
         return self._fleet.now()
 
     async def purge(self, record: Purge) -> None:
-        await self._fleet.append(Topic.QUARANTINE, self._number, records.encode(record))
+        await self._fleet.append(Topic.QUARANTINE, self._number, records.encode(record), within_s=ANSWER_S)

@@ -24,7 +24,7 @@ from ankusa.store.errors import StoreError
 from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import Job, JobPatch, JobRecord, JobStart, Page, Row, Topic
-from streams.kafka.fleet_log import FleetLog
+from streams.kafka.fleet_log import ANSWER_S, FleetLog, UnansweredError
 from streams.kafka.job_parts import part_of, started_again
 from streams.kafka.job_view import whole_job
 from streams.kafka.places import partition_of
@@ -146,10 +146,12 @@ class NodeReplays:
 
     async def command(self, record: JobRecord) -> None:
         """Returns when every partition's log has it, and the partitions of this node have folded it. Where one refuses
-        it, all others are given it first."""
+        it, or does not answer, all others are given it first. A start that some partition has, or may yet get, is
+        remembered: the next one is that job's."""
         counted = isinstance(record, JobStart) and record.job.total is not None
         refused = await self._send_all(record, range(self._partitions), counted=counted)
-        if refused and isinstance(record, JobStart) and len(refused) < self._partitions:
+        arrives = len(refused) < self._partitions or any(isinstance(error, UnansweredError) for error in refused)
+        if refused and arrives and isinstance(record, JobStart):
             self._refused[record.job.id] = record
         _raise_first(refused)
 
@@ -187,7 +189,7 @@ class NodeReplays:
     async def _send(self, number: int, record: JobRecord) -> None:
         owned = number in self._fleet.partitions
         send = self._fleet.append if owned else self._fleet.deliver
-        await send(Topic.REPLAYS, number, records.encode(record), command_key(record))
+        await send(Topic.REPLAYS, number, records.encode(record), command_key(record), ANSWER_S)
 
 
 def _raise_first(refused: Sequence[StoreError]) -> None:

@@ -36,17 +36,29 @@ class _Producer:
 
 
 class Log:
-    """The partitions. Those in `refuses` take nothing."""
+    """The partitions. Those in `refuses` take nothing, and those in `silent` do not answer before `answer`."""
 
     def __init__(self, folder: Path) -> None:
         self.at = AT
         self.refuses: set[int] = set()
+        self.silent: set[int] = set()
+        self.late: list[tuple[int, bytes, bytes | None, Delivered]] = []
         self.sent: list[tuple[int, bytes, bytes | None]] = []
         self.partitions = [Partition(folder / str(number), number) for number in range(PARTITIONS)]
         self.replays: list[list[tuple[bytes, bytes | None]]] = [[] for _ in range(PARTITIONS)]
         self.nodes: list[Node] = []
 
+    def answer(self) -> None:
+        """Take what came to silent partitions, as a broker that leads them at last."""
+        self.silent = set()
+        late, self.late = self.late, []
+        for each in late:
+            self.take(*each)
+
     def take(self, number: int, key: bytes, value: bytes | None, delivered: Delivered) -> None:
+        if number in self.silent:
+            self.late.append((number, key, value, delivered))
+            return
         if number in self.refuses:
             delivered(None, f"replays[{number}]: refused")
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import pytest
 
 from ankusa.store.errors import StoreError
 from schemas.records import Topic
-from streams.kafka.fleet_log import FleetLog
+from streams.kafka.fleet_log import FleetLog, UnansweredError
 from streams.kafka.log_producer import Delivered, LogProducer
 from tests.unit.store.entries import AT
 
@@ -170,3 +171,16 @@ def test_clocks_that_are_seconds_apart_are_nothing_to_tell_of(caplog: pytest.Log
     partition.at = AT + 5000
     log.add(cast(Any, partition))
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("owned", [True, False], ids=["to a partition of this node", "to any"])
+def test_who_waits_for_a_partition_that_does_not_answer_is_told_in_time(world: World, owned: bool) -> None:
+    async def body() -> None:
+        send = world.log.append if owned else world.log.deliver
+        with pytest.raises(UnansweredError, match=r"outcomes\[3\] has not answered within 0.05 s; it may still arrive"):
+            await send(Topic.OUTCOMES, 3, b"", None, 0.05)
+        world.producer.report(7)  # it arrives all the same, and nobody hears of it
+        world.fold(7)
+        assert world.log.owed == 0
+
+    asyncio.run(body())

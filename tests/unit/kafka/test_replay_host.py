@@ -115,6 +115,38 @@ def test_a_start_that_nobody_took_is_forgotten(log: Log) -> None:
     assert answer.job.created_at == AT + 5000
 
 
+@pytest.mark.parametrize("silent", [{2}, set(EVERY)], ids=["one partition", "all of them"])
+@pytest.mark.parametrize("body", [NAMED, BODY], ids=["by its id", "by its filter"])
+def test_a_start_that_is_not_answered_is_safe_to_send_again(
+    log: Log, body: dict[str, Any], silent: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may arrive later, before or behind what was sent again: there is one job, once in each partition."""
+    monkeypatch.setattr("streams.kafka.replay_host.ANSWER_S", 0.05)
+    node = Node(log, (1, 2))
+    log.silent = silent
+    answer = start(node, body)
+    assert isinstance(answer, StoreUnavailable)
+    assert "has not answered within 0.05 s; it may still arrive" in str(answer.reason)
+    log.at += 5000
+    assert isinstance(start(node, body), StoreUnavailable)
+    log.answer()
+    log.at += 5000
+    job = existing(start(node, body))
+    assert [[job.id for job in partition.tables.jobs()] for partition in log.partitions] == [[job.id]] * PARTITIONS
+    assert sum(log.part(number, job.id).rate for number in EVERY) == 10
+
+
+def test_a_change_that_is_not_answered_is_refused_in_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.kafka.replay_host.ANSWER_S", 0.05)
+    node = Node(log, EVERY)
+    start(node, NAMED)
+    log.silent = {1}
+    assert isinstance(update(node, {"state": "paused"}), StoreUnavailable)
+    assert log.part(1, JOB).state is JobState.RUNNING
+    log.answer()
+    assert {log.part(number, JOB).state for number in EVERY} == {JobState.PAUSED}
+
+
 def test_a_start_is_not_remembered_for_ever(log: Log) -> None:
     """Elsewhere the job has ended by then, and the same filter means another one."""
     node = Node(log, (3,))
