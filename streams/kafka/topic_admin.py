@@ -143,15 +143,21 @@ class TopicAdmin:
         ]
 
     def _too_small(self, limits: dict[str, int]) -> list[Wrong]:
-        """A changelog that does not take what `quarantine` takes, and has what this file asks for."""
-        changelog, needed = limits.get(self._names.changelog, 0), limits.get(self._names.quarantine, 0)
-        if not self._hook_bytes <= changelog < needed:
-            return []
-        what = (
-            f"takes records of {changelog} bytes, and {self._names.quarantine} of {needed}: larger held hooks are lost"
+        """Topics that have what this file asks for, and do not take what another one does whose records they are to
+        keep."""
+        names = self._names
+        pairs = (
+            (names.changelog, names.quarantine, "larger held hooks are lost"),
+            (names.dead, names.hooks, "nothing before a larger hook that dies is ever deleted there"),
         )
-        way_out = f"raise it to {needed}: kafka-configs.sh --alter --add-config {LARGEST}={needed}"
-        return [Wrong(self._names.changelog, what, way_out)]
+        wrong: list[Wrong] = []
+        for name, other, what_follows in pairs:
+            found, needed = limits.get(name, 0), limits.get(other, 0)
+            if self._hook_bytes <= found < needed:
+                what = f"takes records of {found} bytes, and {other} of {needed}: {what_follows}"
+                way_out = f"raise it to {needed}: kafka-configs.sh --alter --add-config {LARGEST}={needed}"
+                wrong.append(Wrong(name, what, way_out))
+        return wrong
 
     def largest_entry(self) -> int:
         """The largest record, in bytes, that the changelog takes now. Raises ClusterError."""

@@ -9,7 +9,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTo
 
 from schemas.config import Config, Http, Kafka
 from streams.kafka.topic_admin import ClusterError, TopicAdmin
-from streams.kafka.topics import TopicNames, topic_specs
+from streams.kafka.topics import TopicNames, hook_record_bytes, topic_specs
 from tests.kafka import cluster
 
 WORDS = ["hooks", "outcomes", "archive", "quarantine", "audit", "sources", "replays", "dead", "changelog"]
@@ -81,7 +81,8 @@ def test_fewer_copies_are_told(config: Config) -> None:
 def test_settings_are_compared_and_set(config: Config, broker: str) -> None:
     names = TopicNames(config.kafka.prefix)
     TopicAdmin(config).create()
-    alter(broker, names.hooks, {"retention.ms": "1000", "max.message.bytes": "9999999", "cleanup.policy": "delete"})
+    size_bytes = str(hook_record_bytes(config))
+    alter(broker, names.hooks, {"retention.ms": "1000", "max.message.bytes": size_bytes, "cleanup.policy": "delete"})
     found = {(one.topic, one.key) for one in TopicAdmin(config).check()}
     # What was set before is gone with it: min.insync.replicas is the broker's default of 1 again, and that is enough.
     assert found == {(names.hooks, "retention.ms"), (names.hooks, "message.timestamp.type")}
@@ -146,3 +147,11 @@ def test_larger_records_than_a_file_asks_for_are_told_of(config: Config, broker:
         assert [str(one).endswith("max.message.bytes=99000000") for one in wrong] == [True]
     alter(broker, names.changelog, {"max.message.bytes": "99000000"})
     assert names.changelog not in [one.topic for one in TopicAdmin(config).check() if one.key is None]
+    alter(broker, names.hooks, {"max.message.bytes": "98000000", "message.timestamp.type": "LogAppendTime"})
+    for asked in (config, larger):
+        (one,) = [one for one in TopicAdmin(asked).check() if one.key is None]
+        assert str(one).startswith(f"{names.dead}: takes records of ")
+        assert f"and {names.hooks} of 98000000: nothing before a larger hook that dies" in str(one)
+        assert str(one).endswith("max.message.bytes=98000000")
+    alter(broker, names.dead, {"max.message.bytes": "98000000"})
+    assert [one for one in TopicAdmin(config).check() if one.key is None] == []
