@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from ankusa.store.errors import StoreError
 from schemas.config import Config
-from streams.kafka.clients import client_log, client_settings
+from streams.kafka.clients import Seldom, client_log, client_settings
 from streams.kafka.restoring import Restore
 from streams.kafka.topics import TopicNames
 
@@ -61,13 +61,14 @@ class ChangelogReader:
 
     def begins(self) -> int:
         """The offset of the first entry that there is, by the brokers' word."""
-        place = TopicPartition(self._topic, self._partition)
+        place, told = TopicPartition(self._topic, self._partition), Seldom()
         while not self._cancelled():
             try:
                 if (ends := self._consumer.get_watermark_offsets(place, ANSWER_S, cached=False)) is not None:
                     return ends[0]
             except KafkaException as error:
-                log.warning("event=restore_waits partition=%d reason=%s", self._partition, error.args[0])
+                if told.due():
+                    log.warning("event=restore_waits partition=%d reason=%s", self._partition, error.args[0])
                 time.sleep(AGAIN_S)
         raise RestoreCancelledError(self.name)
 

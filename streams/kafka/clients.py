@@ -7,15 +7,33 @@ is its own.
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from schemas.config import Kafka, KafkaSecurity
 
 QUIET_S = 60.0
 
+WAITS_S = 10.0
+"""Between two lines of one that waits for brokers and asks several times a second."""
+
 LARGEST_BYTES = 1_000_000_000
 """The most that librdkafka can be told a record may weigh. Where it is, the topic's `max.message.bytes` decides, which
 may be there for nodes with other limits."""
+
+
+class Seldom:
+    """Whether it is time to say again that something waits: at once, then every `WAITS_S`."""
+
+    def __init__(self) -> None:
+        self._said_s = -math.inf
+
+    def due(self) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._said_s < WAITS_S:
+            return False
+        self._said_s = now_s
+        return True
 
 
 class OncePerKind(logging.Filter):

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.config import Config
 from schemas.records import Topic
+from streams.kafka.clients import Seldom
 from streams.kafka.folding import PartitionFold
 from streams.kafka.hook_reader import open_consumer
 from streams.kafka.topics import TopicNames
@@ -36,7 +37,7 @@ class Ends(NamedTuple):
 def read_ends(config: Config, partition: int, cancelled: Callable[[], bool]) -> Ends | None:
     """None when it is `cancelled`. Blocks until a broker answers: for a thread."""
     by_topic = TopicNames(config.kafka.prefix).folded
-    consumer = open_consumer(config)
+    consumer, told = open_consumer(config), Seldom()
     try:
         found: dict[Topic, tuple[int, int]] = {}
         while not cancelled():
@@ -45,7 +46,8 @@ def read_ends(config: Config, partition: int, cancelled: Callable[[], bool]) -> 
                     if (ends := consumer.get_watermark_offsets(TopicPartition(name, partition), ANSWER_S)) is not None:
                         found[topic] = ends
             except KafkaException as error:
-                log.warning("event=ends_wait partition=%d reason=%s", partition, error.args[0])
+                if told.due():
+                    log.warning("event=ends_wait partition=%d reason=%s", partition, error.args[0])
                 time.sleep(AGAIN_S)
                 continue
             if found.keys() == by_topic.keys():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from ankusa.store.errors import StoreError
 from schemas.config import Config
-from streams.kafka.clients import client_log, client_settings
+from streams.kafka.clients import Seldom, client_log, client_settings
 from streams.kafka.topic_ids import CHANGELOG, TopicIds
 from streams.kafka.topics import TopicNames
 
@@ -25,8 +24,6 @@ log = logging.getLogger("ankusa.kafka")
 
 REQUEST_S = 4.0
 AGAIN_S = 0.2
-TOLD_S = 10.0
-"""Between two lines of one that waits."""
 
 NO_ID = str(Uuid(0, 0))
 
@@ -67,14 +64,13 @@ class IdReader:
 
     def wait(self, cancelled: Callable[[], bool]) -> TopicIds | None:
         """The same, as soon as it can be had; None when it is `cancelled`."""
-        told_s = -math.inf
+        told = Seldom()
         while not cancelled():
             self._learn_brokers()
             try:
                 return self.read()
             except StoreError as error:
-                if time.monotonic() - told_s >= TOLD_S:
-                    told_s = time.monotonic()
+                if told.due():
                     log.warning("event=topic_ids_wait reason=%s", error)
                 time.sleep(AGAIN_S)
         return None

@@ -22,6 +22,7 @@ from ankusa.store.tables import Tables
 from schemas.config import Config
 from schemas.records import Topic
 from streams.kafka.changelog_reader import ChangelogReader, RestoreCancelledError
+from streams.kafka.clients import Seldom
 from streams.kafka.folding import Folded, PartitionFold
 from streams.kafka.id_reader import IdReader
 from streams.kafka.restoring import Changelog, Restore, owner_entry, read_state
@@ -178,13 +179,14 @@ def _restored(
 def _largest_entry(opening: Opening, cancelled: Callable[[], bool]) -> int:
     """What the changelog takes, by its brokers' word: other nodes may have larger limits than this one. In a thread.
     Raises RestoreCancelledError, and StoreError when they refuse to say."""
-    admin = TopicAdmin(opening.config, CHECK_REQUEST_S)
+    admin, told = TopicAdmin(opening.config, CHECK_REQUEST_S), Seldom()
     while not cancelled():
         try:
             return admin.largest_entry()
         except ClusterError as error:
             if error.refused:
                 raise StoreError(str(error)) from error
-            log.warning("event=changelog_waits reason=%s", error)
+            if told.due():
+                log.warning("event=changelog_waits reason=%s", error)
             time.sleep(RETRY_S)
     raise RestoreCancelledError("a partition")

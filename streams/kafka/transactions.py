@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from ankusa.store.errors import StoreError
 from schemas.config import Config
 from streams.kafka.changelog import Entry
-from streams.kafka.clients import LARGEST_BYTES, Settings, client_log, client_settings
+from streams.kafka.clients import LARGEST_BYTES, Seldom, Settings, client_log, client_settings
 from streams.kafka.topics import TopicNames
 
 log = logging.getLogger("ankusa.kafka")
@@ -69,7 +69,7 @@ class Transactions:
     def fence(self, cancelled: Callable[[], bool]) -> bool:
         """Refuse every owner of before, in the brokers. Blocks until one answers; False when it is `cancelled` before.
         Raises ChangelogLostError when that will never be."""
-        producer = self._opened()
+        producer, told = self._opened(), Seldom()
         while not cancelled():
             try:
                 producer.init_transactions(CALL_S)
@@ -78,7 +78,8 @@ class Transactions:
                     break  # somebody else has begun, as he may
                 if not _retriable(error):
                     raise self._lost(error.args[0]) from error
-                log.warning("event=changelog_waits partition=%d reason=%s", self._partition, error.args[0])
+                if told.due():
+                    log.warning("event=changelog_waits partition=%d reason=%s", self._partition, error.args[0])
                 time.sleep(RETRY_S)
             else:
                 return True
