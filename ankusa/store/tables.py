@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,6 +21,7 @@ from ankusa.store.database import Database, Target
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreError, StoreFormatError
 from ankusa.store.memory import StoreMemory
+from ankusa.store.recent import HOOK_OVERHEAD_BYTES, NO_ROWS, RecentHooks
 from schemas import records
 from schemas.records import FORMAT_VERSION, Attempt, Breaker, CheckIn, Job, Lane, LimitChange, Row
 
@@ -38,15 +38,6 @@ CHURNING = ("rows", "due", "dead", "hooks", "expiry", "lanes", "members", "pen")
 READ_AHEAD_BYTES = 8 << 10
 """The largest hook that is read when its row is claimed. A full window of them is a quarter of `RECENT_BYTES`."""
 
-RECENT_OVERHEAD_BYTES = 300
-"""What a remembered hook costs beside its bytes: the envelope and its strings."""
-
-RECENT_ROW_BYTES = 300
-"""What each of its rows costs: a hook may have many sinks."""
-
-RECENT_HEADER_BYTES = 160
-"""What each header costs beside its bytes: two strings and their pair. A head may hold thousands of short ones."""
-
 
 class Tables:
     """The tables of one store. Not thread-safe: one thread writes and reads, only `Database.flush` runs beside it."""
@@ -54,7 +45,7 @@ class Tables:
     def __init__(self, path: Path, memory: StoreMemory | None = None) -> None:
         """`memory` is what it may take; without it, what a process's only store may."""
         memory = memory or StoreMemory.alone()
-        self._recent_limit_bytes = memory.recent_bytes
+        self.recent = RecentHooks(memory.recent_bytes)
         self.database = Database(path, FAMILIES, blobs="hooks", churning=CHURNING, memory=memory)
         try:
             self._check_format()
@@ -64,11 +55,6 @@ class Tables:
         except BaseException:
             self.database.close()
             raise
-        # Ordered, since the first of a plain dict that is emptied from its front is found by passing all that went.
-        self._recent: OrderedDict[int, tuple[records.Envelope, bytes]] = OrderedDict()
-        self._recent_sizes: dict[int, int] = {}
-        self._recent_rows: dict[tuple[int, int], Row] = {}
-        self._recent_bytes = 0
 
     def _check_format(self) -> None:
         found = self.database.get("meta", b"format")
@@ -145,8 +131,7 @@ class Tables:
     def claim_rows(self, places: list[tuple[int, int]]) -> list[Row | None]:
         """The rows at `(seq, sink)`, in order; None where there is none, or where it does not decode: that one is named
         in the log and left where it is."""
-        recent = self._recent_rows
-        rows: list[Row | None] = [recent.pop(place, None) for place in places]
+        rows = self.recent.take_rows(places)
         missing = [index for index, row in enumerate(rows) if row is None]
         if missing:
             stored = self.database.get_many("rows", [keys.row_key(*places[index]) for index in missing])
@@ -159,11 +144,11 @@ class Tables:
         """Remember the small hooks of rows about to be attempted: together they cost a fifth of one by one. No more
         than stay until then, and what cannot be read is left for `hook` to say."""
         seqs: dict[int, None] = {}
-        left_bytes = self._recent_limit_bytes // 4
+        left_bytes = self.recent.limit_bytes // 4
         for (seq, _), row in zip(places, rows, strict=True):
-            if row is None or row.size_bytes > READ_AHEAD_BYTES or seq in self._recent or seq in seqs:
+            if row is None or row.size_bytes > READ_AHEAD_BYTES or seq in self.recent or seq in seqs:
                 continue
-            left_bytes -= row.size_bytes + RECENT_OVERHEAD_BYTES
+            left_bytes -= row.size_bytes + HOOK_OVERHEAD_BYTES
             if left_bytes < 0:
                 break
             seqs[seq] = None
@@ -175,11 +160,11 @@ class Tables:
             if value is not None:
                 with contextlib.suppress(*records.DecodeError):
                     envelope, body = records.unframe_hook(value)
-                    self.remember(seq, records.decode_envelope(envelope), body, [], len(value))
+                    self.recent.keep(seq, records.decode_envelope(envelope), body, NO_ROWS, len(value))
 
     def hook(self, seq: int) -> tuple[records.Envelope, bytes] | None:
         """A hook's envelope and body; None when it is not stored. Raises one of `records.DecodeError`."""
-        recent = self._recent.get(seq)
+        recent = self.recent.hook(seq)
         if recent is not None:
             return recent
         stored = self.database.get("hooks", keys.u64(seq))
@@ -260,35 +245,6 @@ class Tables:
         self.counts.put(batch, writer.changes)
         return Applied(self, writer)
 
-    def remember(
-        self, seq: int, envelope: records.Envelope, body: bytes, rows: list[tuple[int, Row]], size_bytes: int
-    ) -> None:
-        """Keep a hook that was just stored or read in memory for its next attempts, and forget the oldest past the
-        bound. `size_bytes` are the envelope's and the body's as stored: a head may be much larger than its body."""
-        size_bytes += RECENT_OVERHEAD_BYTES + RECENT_ROW_BYTES * len(rows) + RECENT_HEADER_BYTES * len(envelope.headers)
-        self._recent_bytes += size_bytes - self._recent_sizes.get(seq, 0)
-        self._recent[seq] = (envelope, body)
-        self._recent_sizes[seq] = size_bytes
-        for sink, row in rows:
-            self._recent_rows[seq, sink] = row
-        while self._recent_bytes > self._recent_limit_bytes:
-            oldest = next(iter(self._recent))
-            self.forget(oldest)
-
-    def forget(self, seq: int) -> None:
-        """A hook needs no memory any more: settled, or past the bound."""
-        held = self._recent.pop(seq, None)
-        if held is None:
-            return
-        self._recent_bytes -= self._recent_sizes.pop(seq)
-        for sink in range(len(held[0].sinks)):
-            self._recent_rows.pop((seq, sink), None)
-
-    def forget_row(self, place: tuple[int, int]) -> None:
-        """A row is another now, and was perhaps never claimed here: where partitions move, outcomes of their last owner
-        are folded behind the commits they are of."""
-        self._recent_rows.pop(place, None)
-
     def close(self) -> None:
         self.database.close()
 
@@ -325,10 +281,11 @@ class Applied:
     def written(self) -> None:
         """The batch is in the store."""
         self._tables.counts.written(self._changes)
+        recent = self._tables.recent
         for seq in self._settled:
-            self._tables.forget(seq)
+            recent.forget(seq)
         for place in self._changed:
-            self._tables.forget_row(place)
+            recent.forget_row(*place)
 
     def announce(self) -> None:
         """Its pending rows may be claimed."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ankusa.core import fold
 from ankusa.core import ops as operations
+from ankusa.store.recent import NO_ROWS, due_rows
 from ankusa.store.tables import Tables
 from schemas import records
 from schemas.records import (
@@ -25,7 +26,6 @@ from schemas.records import (
     OutcomeBatch,
     Page,
     Purge,
-    RowState,
     Takeover,
     Topic,
 )
@@ -185,14 +185,11 @@ class RecordFold:
         """Keep the hooks of a commit in memory for their first attempts."""
         if not self._hooks:
             return
-        stored: list[int] = []
-        rows: dict[int, list[tuple[int, records.Row]]] = {}
+        rows = due_rows(ops)
         for op in ops:
-            if type(op) is operations.PutHook:
-                stored.append(op.seq)
-            elif type(op) is operations.PutRow and op.row is not None and op.row.state is RowState.PENDING:
-                rows.setdefault(op.seq, []).append((op.sink, op.row))
-        for seq in stored:
-            hook = self._hooks[places.index_of(seq)]
+            if type(op) is not operations.PutHook:
+                continue
+            hook = self._hooks[places.index_of(op.seq)]
             if hook is not None:
-                self._tables.remember(seq, hook[0], hook[2], rows.get(seq, []), len(hook[1]) + len(hook[2]))
+                size_bytes = len(hook[1]) + len(hook[2])
+                self._tables.recent.keep(op.seq, hook[0], hook[2], rows.get(op.seq, NO_ROWS), size_bytes)

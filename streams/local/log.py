@@ -22,6 +22,7 @@ from ankusa.core.set_up import DropRecord, entry_of, fold_set_up
 from ankusa.store import keys
 from ankusa.store.database import Batch
 from ankusa.store.errors import StoreError
+from ankusa.store.recent import NO_ROWS, due_rows
 from ankusa.store.tables import Applied, Tables
 from schemas import records
 from schemas.records import (
@@ -102,14 +103,11 @@ class LocalLog:
         answers: Sequence[fold.Accepted | fold.Duplicate],
         ops: Sequence[operations.Op],
     ) -> None:
-        rows: dict[int, list[tuple[int, records.Row]]] = {}
-        for op in ops:
-            if type(op) is operations.PutRow and op.row is not None and op.row.state is RowState.PENDING:
-                rows.setdefault(op.seq, []).append((op.sink, op.row))
+        rows = due_rows(ops)
         for (envelope, envelope_bytes, body), answer in zip(hooks, answers, strict=True):
             if type(answer) is fold.Accepted:
-                size_bytes = len(envelope_bytes) + len(body)
-                self.tables.remember(answer.seq, envelope, body, rows.get(answer.seq, []), size_bytes)
+                seq, size_bytes = answer.seq, len(envelope_bytes) + len(body)
+                self.tables.recent.keep(seq, envelope, body, rows.get(seq, NO_ROWS), size_bytes)
 
     def publish(self, record: OutcomeRecord, row_of: fold.Tables | None = None) -> None:
         """Append outcomes or a replay page. Not durable by itself: losing it means redelivery, never loss."""

@@ -238,7 +238,7 @@ class DrivenHost(ABC):
             key = keys.due_key(keys.LIVE, row.tenant_id, row.at, seq, sink)
             batch.delete(key, database.handles["due"])
         database.write(batch)
-        tables.forget(seq)
+        tables.recent.forget(seq)
 
     def redeem(self, reference: str) -> bytes:
         body: bytes = self.loop.run(self.blobs.redeem(reference))
@@ -314,7 +314,7 @@ class DrivenHost(ABC):
         else:
             batch.put(keys.u64(seq), stored, database.handles["hooks"])
         database.write(batch)
-        tables.forget(seq)
+        tables.recent.forget(seq)
 
     def corrupt_row(self, hook_id: str) -> None:
         self._put_row(hook_id, b"\xc1")
@@ -331,7 +331,7 @@ class DrivenHost(ABC):
         else:
             batch.put(key, stored, database.handles["rows"])
         database.write(batch)
-        tables.forget(seq)
+        tables.recent.forget(seq)
 
     def refuse_row_reads(self, times: int, *hook_ids: str) -> None:
         host, left, refused = self.dispatch_host, [times], {self._seq(hook_id) for hook_id in hook_ids}

@@ -223,7 +223,7 @@ def _spoil(node: Node, family: str, hook_id: str, value: bytes | None) -> None:
         else:
             batch.put(key, value, tables.database.handles[family])
         tables.database.write(batch)
-        tables.forget(seq)
+        tables.recent.forget(seq)
 
     node.run(write)
 

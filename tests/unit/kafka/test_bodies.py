@@ -51,7 +51,7 @@ class World:
             for name in ("a", "b"):
                 seq = self.seq(number, name)
                 batch.delete(keys.u64(seq), self.tables.database.handles["hooks"])
-                self.tables.forget(seq)
+                self.tables.recent.forget(seq)
         self.tables.database.write(batch)
         self.fleet = FleetLog(cast(Any, None), {}, lambda: 0)
         self.fleet.add(self.partition.fold)

@@ -220,7 +220,7 @@ def test_rows_of_a_source_wait_in_every_partition_with_hooks_that_have_to_be_fet
     batch = tables.database.batch()
     batch.delete(keys.u64(seq), tables.database.handles["hooks"])
     tables.database.write(batch)
-    tables.forget(seq)
+    tables.recent.forget(seq)
     found = {one.place[0]: one.hook_stored for slice_ in world.host.waiting("orders") for one in slice_}
     assert found == {world.seq(name): True for name in ("3-a", "3-b", "5-a", "5-b")}
     assert world.host.hook_stored(seq)

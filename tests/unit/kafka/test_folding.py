@@ -228,7 +228,7 @@ def test_a_fault_behind_the_write_is_no_poison(partition: Partition, monkeypatch
     def fail(*_: object, **__: object) -> None:
         raise TypeError("a fault of ours")
 
-    monkeypatch.setattr(partition.tables, "remember", fail)
+    monkeypatch.setattr(partition.tables.recent, "keep", fail)
     with pytest.raises(TypeError):
         partition.add(Topic.HOOKS, hooks("a"))
     assert partition.fold.set_asides.count == 0

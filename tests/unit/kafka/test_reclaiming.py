@@ -47,7 +47,7 @@ class World:
 
     def stored(self, name: str) -> bool:
         seq = self.partition.seq(name)
-        self.partition.tables.forget(seq)
+        self.partition.tables.recent.forget(seq)
         return self.partition.tables.hook(seq) is not None
 
 

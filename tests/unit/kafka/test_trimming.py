@@ -139,7 +139,7 @@ class World:
         batch = self.tables.database.batch()
         for key in list(self.tables.database.keys("hooks", b"", b"\xff")):
             batch.delete(key, self.tables.database.handles["hooks"])
-            self.tables.forget(keys.read_u64(key))
+            self.tables.recent.forget(keys.read_u64(key))
         for key in list(self.tables.database.keys("meta", b"local/dead/", b"local/dead0")):
             batch.delete(key, self.tables.database.handles["meta"])
         batch.delete(b"local/dead-read", self.tables.database.handles["meta"])
@@ -285,7 +285,7 @@ def test_a_kept_disk_reads_dead_on_from_where_it_was(world: World) -> None:
         seq = world.partition.seq("a")
         batch.delete(keys.u64(seq), world.tables.database.handles["hooks"])
         world.tables.database.write(batch)
-        world.tables.forget(seq)
+        world.tables.recent.forget(seq)
         world.begin()
         fetched = asyncio.Event()
         world.bodies.fetch(seq, fetched.set)

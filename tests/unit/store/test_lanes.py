@@ -66,7 +66,7 @@ def test_a_scan_reads_as_little_beside_many_members_as_beside_few(
     # Nothing in memory for members: the due index knows of tenants, the dispatcher of the claimed head.
     assert len(host.dispatcher.claims.by_place) == 1
     assert len(host.log.tables.live._heads) <= 1
-    assert len(host.log.tables._recent_rows) == 0
+    assert host.log.tables.recent.rows() == []
     assert host.log.tables.lane_counts() == (1, members)
 
 

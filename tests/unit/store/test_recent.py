@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ankusa.core.fold import Accepted
-from ankusa.store import keys, tables
+from ankusa.store import keys
+from ankusa.store.recent import HEADER_BYTES, HOOK_OVERHEAD_BYTES, ROW_BYTES
 from ankusa.store.tables import READ_AHEAD_BYTES, Tables
 from schemas import records
 from schemas.records import Envelope, Outcome, OutcomeBatch, OutcomeKind
@@ -48,7 +49,7 @@ def commit(log: LocalLog, *hooks: tuple[Envelope, bytes, bytes]) -> list[int]:
 def cold(log: LocalLog) -> Tables:
     """The tables of the log, opened again: they remember nothing."""
     log.recover()
-    assert not log.tables._recent
+    assert not log.tables.recent
     return log.tables
 
 
@@ -70,28 +71,28 @@ def held_bytes(one: Tables) -> int:
     """What is remembered, without what objects cost."""
     return sum(
         len(body) + sum(len(name) + len(value) for name, value in envelope.headers)
-        for envelope, body in one._recent.values()
+        for envelope, body in (one.recent.hook(seq) for seq in one.recent.seqs())
     )
 
 
 def test_headers_count_against_the_bound_as_bodies_do(log: LocalLog) -> None:
-    log.tables._recent_limit_bytes = 200_000
+    log.tables.recent.limit_bytes = 200_000
     long = [with_headers(hook(f"l{number}"), ("x-long", "h" * 50_000)) for number in range(20)]
     seqs = commit(log, *long)
     assert held_bytes(log.tables) <= 200_000
-    assert len(log.tables._recent) == 3
+    assert len(log.tables.recent) == 3
     many = [with_headers(hook(f"m{number}"), *[("ab", "c")] * 5000) for number in range(20)]
     seqs += commit(log, *many)
-    assert len(log.tables._recent) == 0  # each takes more memory than there is for all
+    assert len(log.tables.recent) == 0  # each takes more memory than there is for all
     seqs += commit(log, *(hook(f"r{number}", sinks=100) for number in range(20)))
-    assert len(log.tables._recent) <= 200_000 // (100 * tables.RECENT_ROW_BYTES)
+    assert len(log.tables.recent) <= 200_000 // (100 * ROW_BYTES)
     small = [with_headers(hook(f"s{number}"), ("x-long", "h" * 7000)) for number in range(100)]
     seqs += commit(log, *small)
-    cold(log)._recent_limit_bytes = 200_000
+    cold(log).recent.limit_bytes = 200_000
     for start in range(0, len(seqs), 10):
         log.tables.claim_rows([(seq, 0) for seq in seqs[start : start + 10]])
         assert held_bytes(log.tables) <= 200_000
-    assert log.tables._recent
+    assert log.tables.recent
 
 
 def test_a_claimed_page_brings_its_small_hooks_once_whatever_their_sinks(
@@ -111,17 +112,17 @@ def test_a_claimed_page_brings_its_small_hooks_once_whatever_their_sinks(
     places = [(first, 0), (first, 1), (second, 0), (first, 2), (99 << 20, 0)]
     assert [row is not None for row in one.claim_rows(places)] == [True, True, True, True, False]
     assert read[1:] == [("hooks", [keys.u64(first)])]
-    assert list(one._recent) == [first]
+    assert one.recent.seqs() == [first]
     assert one.hook(first) == (small[0], small[2])
     assert one.hook(second) == (large[0], large[2])
 
 
 def test_a_page_larger_than_the_bound_brings_the_first_that_stay(log: LocalLog) -> None:
     seqs = commit(log, *(hook(f"{number:03d}", body=b"b" * 4000) for number in range(100)))
-    cold(log)._recent_limit_bytes = 100_000
+    cold(log).recent.limit_bytes = 100_000
     log.tables.claim_rows([(seq, 0) for seq in seqs])
-    assert list(log.tables._recent) == seqs[: len(log.tables._recent)]
-    assert 4 <= len(log.tables._recent) <= 6
+    assert log.tables.recent.seqs() == seqs[: len(log.tables.recent)]
+    assert 4 <= len(log.tables.recent) <= 6
 
 
 def test_what_cannot_be_decoded_is_said_when_it_is_asked_for_and_costs_no_other(log: LocalLog) -> None:
@@ -132,7 +133,7 @@ def test_what_cannot_be_decoded_is_said_when_it_is_asked_for_and_costs_no_other(
         batch.put(keys.u64(seq), damaged, one.database.handles["hooks"])
     one.database.write(batch)
     assert all(one.claim_rows([(seq, 0) for seq in seqs]))
-    assert list(one._recent) == seqs[5:]
+    assert one.recent.seqs() == seqs[5:]
     for seq in seqs[:5]:
         with pytest.raises(records.DecodeError):
             one.hook(seq)
@@ -143,12 +144,12 @@ def test_a_hook_that_was_read_ahead_is_forgotten_when_it_is_settled(log: LocalLo
     (seq,) = commit(log, hook("a", sinks=2))
     one = cold(log)
     one.claim_rows([(seq, 0), (seq, 1)])
-    assert seq in one._recent
+    assert seq in one.recent
     publish(log, kind, (seq, 0))
-    assert seq not in one._recent
+    assert seq not in one.recent
     one.claim_rows([(seq, 1)])
     publish(log, kind, (seq, 1))
-    assert (len(one._recent), one._recent_bytes, one._recent_sizes, one._recent_rows) == (0, 0, {}, {})
+    assert (len(one.recent), one.recent.held_bytes, one.recent.rows()) == (0, 0, [])
     log.drop([("hooks", keys.u64(seq))])
     assert one.hook(seq) is None
 
@@ -167,7 +168,7 @@ def test_memory_is_counted_right_and_agrees_with_the_store(
     places: list[tuple[int, int]] = []
     with opened(tmp_path_factory.mktemp("recent") / "store") as log:
         for number, (step, size) in enumerate(steps):
-            log.tables._recent_limit_bytes = 20_000
+            log.tables.recent.limit_bytes = 20_000
             if step == "commit":
                 new = [hook(f"{number}-{one}", sinks=1 + one, body=b"b" * 1000 * size) for one in range(3)]
                 for seq, sinks in zip(commit(log, *new), (1, 2, 3), strict=True):
@@ -180,10 +181,17 @@ def test_memory_is_counted_right_and_agrees_with_the_store(
             else:
                 publish(log, kinds[step], *places[size : size + 3])
             one = log.tables
-            assert one._recent_bytes == sum(one._recent_sizes.values()) <= 20_000
-            assert one._recent.keys() == one._recent_sizes.keys()
-            assert {seq for seq, _ in one._recent_rows} <= one._recent.keys()
-            for seq, (envelope, body) in one._recent.items():
+            recent = one.recent
+            assert recent.held_bytes <= 20_000
+            assert set(recent.rows()) <= {place for place in places if one.row(*place) is not None}
+            least = 0
+            for seq in recent.seqs():
+                envelope, body = recent.hook(seq) or pytest.fail("a hook that is kept and is not there")
                 stored = one.database.get("hooks", keys.u64(seq))
                 assert stored == records.frame_hook(records.encode(envelope), body)
-                assert one._recent_sizes[seq] >= len(body) + tables.RECENT_OVERHEAD_BYTES
+                least += len(stored) + HOOK_OVERHEAD_BYTES + HEADER_BYTES * len(envelope.headers)
+            assert recent.held_bytes >= least - 8 * len(recent)  # a stored hook is framed by a few bytes
+        recent = log.tables.recent
+        for seq in recent.seqs():
+            recent.forget(seq)
+        assert (recent.held_bytes, recent.rows()) == (0, [])
