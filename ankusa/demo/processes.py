@@ -13,11 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ankusa import supervisor
 from ankusa.demo.ask import ask
 from ankusa.demo.setting import Setting
 
-READY_S = 30.0
-STOP_S = 15.0
+READY_S = 120.0
+"""From a process's start to its first answer: two seconds, and many times that on a machine with other work."""
+
+STOP_S = 2 * supervisor.STOP_S + 5.0
+"""The supervisor's own worst case, edges one after the other and the engine behind them: killed before, it would leave
+them to end by themselves while the demo removes their files."""
+
 TAIL_LINES = 15
 
 

@@ -30,7 +30,8 @@ REPEATS = 10
 REPLAY_RATE = 60
 """Per second: a replay of two seconds, so that its progress can be seen."""
 
-SETTLE_S = 15.0
+SETTLE_S = 60.0
+"""The longest an act waits for the node: each takes a few seconds, and many times that on a machine with other work."""
 
 
 def run(*, once: bool) -> int:
