@@ -19,10 +19,9 @@ from api.serving import bind
 from schemas.config import Batcher, Config, Http, Node
 from schemas.edge_update import EdgeUpdate
 from streams.edge import CONFIG_EXIT, run_edge
-from streams.local.server import serve
 from streams.local.updates import Updates
-from tests.integration.test_socket import FakeIntake, healthy
-from tests.support.edge import MemoryLog, connect, request, run, source, until
+from tests.integration.test_socket import FakeIntake, serving
+from tests.support.edge import WAIT_S, MemoryLog, connect, request, run, source, until
 
 CONFIG = """
 http: {{port: {port}}}
@@ -92,8 +91,7 @@ def test_it_serves_reloads_and_finishes_what_it_began(place: Path) -> None:
     async def body() -> None:
         configure(place)
         intake = FakeIntake()
-        server = await serve(place / "s", intake, healthy)
-        async with started(*command(place)) as edge:
+        async with serving(place / "s", intake) as server, started(*command(place)) as edge:
             port = await edge.port()
             async with connect(port) as client:
                 intake.gate.set()
@@ -120,7 +118,6 @@ def test_it_serves_reloads_and_finishes_what_it_began(place: Path) -> None:
                 assert (await last).status == 201
             assert await edge.ended() == 0
             assert b"Traceback" not in edge.written
-        await server.close()
 
     run(body)
 
@@ -150,13 +147,10 @@ def test_it_listens_once_it_knows_its_engine_and_its_sources(place: Path) -> Non
         intake.gate.set()
         async with started(*command(place)) as edge:
             await until(lambda: b"event=engine_unavailable" in edge.written)
-            server = await serve(place / "s", intake, healthy, Updates(lambda: everything))
-            try:
-                async with connect(await edge.port()) as client:
-                    assert edge.written.index(b"event=engine_connected") < edge.written.index(b"event=listening")
-                    assert (await client.post("/webhooks/default.late", b"1")).status == 201
-            finally:
-                await server.close()
+            updates = Updates(lambda: everything)
+            async with serving(place / "s", intake, updates=updates), connect(await edge.port()) as client:
+                assert edge.written.index(b"event=engine_connected") < edge.written.index(b"event=listening")
+                assert (await client.post("/webhooks/default.late", b"1")).status == 201
 
     run(body)
 
@@ -200,7 +194,7 @@ def test_an_edge_inside_another_process_drains_its_queue_when_it_closes() -> Non
     async def body() -> None:
         log = MemoryLog()
         config = Config(
-            http=Http(port=0), node=Node(edges=0), batcher=Batcher(max_delay_ms=10_000), sources={"a": source("a")}
+            http=Http(port=0), node=Node(edges=0), batcher=Batcher(max_delay_ms=60_000), sources={"a": source("a")}
         )
         edge = await run_edge(config, log)
         async with connect(edge.port) as here, connect(edge.port) as gone:
@@ -209,7 +203,7 @@ def test_an_edge_inside_another_process_drains_its_queue_when_it_closes() -> Non
             gone.writer.close()
             asking = asyncio.create_task(here.post("/webhooks/a", b"one waits"))
             await until(lambda: edge.queued == 2)
-            async with asyncio.timeout(5):  # not the ten seconds of the delay
+            async with asyncio.timeout(WAIT_S):  # not the minute of the delay
                 await edge.close()
             assert (await asking).status == 201
         assert [hook.body for hook in log.stored] == [b"nobody waits", b"one waits"]

@@ -27,7 +27,8 @@ from streams.local.frames import Kind, append_payload, frame
 from streams.local.intake import Intake
 from streams.local.log import LocalLog
 from streams.local.server import IntakePort, IntakeServer, Probe, serve, socket_path
-from tests.support.edge import connect, run, until
+from streams.local.updates import Updates
+from tests.support.edge import WAIT_S, connect, run, until
 from tests.support.edge import serve as serve_edge
 
 Batch = Sequence[tuple[Submission, bytes]]
@@ -107,8 +108,12 @@ async def connected(path: Path) -> AsyncIterator[SocketLog]:
 
 
 @asynccontextmanager
-async def serving(path: Path, intake: IntakePort, probe: Probe = healthy) -> AsyncIterator[IntakeServer]:
-    server = await serve(path, intake, probe)
+async def serving(
+    path: Path, intake: IntakePort, probe: Probe = healthy, updates: Updates | None = None
+) -> AsyncIterator[IntakeServer]:
+    """A server that is closed however the block ends: uvloop waits for ever to close a loop in which one is open and
+    another process was connected, and no timeout of a test gets through to it."""
+    server = await serve(path, intake, probe, updates)
     try:
         yield server
     finally:
@@ -399,7 +404,7 @@ def test_no_201_is_untrue_while_the_engine_comes_and_goes(place: Path, monkeypat
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         try:
             await reader.read()
         except ConnectionError:
@@ -449,7 +454,7 @@ def test_an_engine_of_another_release_is_refused_with_words(place: Path) -> None
         log = SocketLog(place / "s", now_ms)
         log.start()
         reason = ""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while "version 99" not in reason:
                 reason = await log.probe() or ""
                 await asyncio.sleep(0.001)
