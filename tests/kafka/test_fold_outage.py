@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +24,7 @@ COMMITS = 300
 def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
     home = tmp_path / "broker"
     home.mkdir()
-    port = _port_of_no_client()
-    server = brokers.required(lambda: brokers.Kafka(home, port, port, cluster.SETTINGS | cluster.SOON_BACK))
+    server = brokers.required(lambda: cluster.start(home, cluster.SOON_BACK))
     try:
         yield server
     finally:
@@ -37,16 +33,6 @@ def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
             if worker.process.poll() is None:
                 worker.kill()
         WorkerProcess.running.clear()
-
-
-def _port_of_no_client() -> int:
-    """Below those that the system gives to connections: one that is tried for two minutes, on and on, would in the end
-    be made from the port to itself, and keep the broker out."""
-    for port in range(20_000 + os.getpid() % 10_000, 32_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 @pytest.mark.fault

@@ -19,6 +19,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.support.node_process import free_ports
+
 START_S = 90.0  # a broker of the Java or Erlang kind on a busy machine
 STOP_S = 20.0
 CACHE = Path(os.environ.get("ANKUSA_TEST_CACHE", "~/.cache/ankusa-tests")).expanduser()
@@ -39,15 +41,6 @@ def required(start: Callable[[], S]) -> S:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"NOT TESTED, no broker: {error}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class Server:
