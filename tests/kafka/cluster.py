@@ -23,7 +23,7 @@ from schemas.config import Config, Http, Kafka, LogSettings, Node, Sink, Source,
 from tests.kafka import container
 from tests.support import brokers
 
-READ_S = 20.0
+READ_S = 60.0
 SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.backoff.ms": "500"}
 
 SOON_BACK = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}

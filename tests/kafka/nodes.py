@@ -33,6 +33,19 @@ class Served:
     def post(self, source: str = "orders", body: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         return ask(self.http_port, "POST", f"/webhooks/{source}", dict(body or {}))
 
+    def accepted(self, source: str = "orders", body: Mapping[str, Any] | None = None) -> str:
+        """Post a hook until it is taken, its id. Refused meanwhile only as while no broker answers: on a busy machine
+        one may be silent for the second after which an edge gives it up."""
+
+        def taken() -> str | None:
+            status, answer = self.post(source, body)
+            said = answer.get("status") or answer.get("error")
+            assert (status, said) in ((201, "accepted"), (503, "store_unavailable")), answer
+            return answer["id"] if status == 201 else None
+
+        hook_id: str = poll("a hook that is taken", taken)
+        return hook_id
+
     def ready(self) -> bool:
         assert self.process.poll() is None, self.log()
         return ask(self.http_port, "GET", "/ready")[0] == 200

@@ -165,9 +165,8 @@ def test_an_old_pack_goes_unless_a_row_needs_it_and_an_empty_disk_knows_what_is_
     claiming = Claiming(broker, tmp_path, partitions=1)
     claiming.topic(claiming.first)
     with claiming.edge() as served:
-        accepted = served.post("orders", {"large": "x" * 5000})
-        assert accepted[0] == 201
-        seq = _seq(claiming.fleet, accepted[1]["id"])
+        hook_id = served.accepted("orders", {"large": "x" * 5000})
+        seq = _seq(claiming.fleet, hook_id)
         nobodys = places.log_offset(0, 1 << 30) << 8  # a hook of which no row is left
         old = now_ms() - 10 * DAY_MS
         needed, unneeded = pack_id(old, 1), pack_id(old, 2)
@@ -182,7 +181,7 @@ def test_an_old_pack_goes_unless_a_row_needs_it_and_an_empty_disk_knows_what_is_
         worker.start()
         owns(worker, 2)
         claiming.topic(claiming.later)
-        (message,) = claiming.arrived(claiming.later, [accepted[1]["id"]])
+        (message,) = claiming.arrived(claiming.later, [hook_id])
         assert worker.stop() == 0, worker.output()
     tables = worker.tables()[0]
     known = [decode_check_in(value).pack for value in tables["packs"].values()]

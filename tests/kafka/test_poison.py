@@ -215,9 +215,7 @@ def test_sources(running: Running) -> None:
     until(lambda: running.named(running.fleet.names.sources) == named, "they are named", 30)
     assert len(running.worker.said("question_ignored")) == len(questions)
     # What was there holds, what comes is taken, by the worker and by the edge.
-    status, answer = running.edge.post("acme.bills")
-    assert status == 201, answer
-    arrived(running.sink, {answer["id"]})
+    arrived(running.sink, {running.edge.accepted("acme.bills")})
     assert running.admin.get(f"{SOURCES}/bills")["updated_at"] == made["updated_at"]
     running.admin.post(SOURCES, {"name": "others", "verify": {"type": "none"}, "sinks": [_sink(running)]})
     until(lambda: running.edge.post("acme.others")[0] == 201, "the edge takes another")
@@ -226,8 +224,7 @@ def test_sources(running: Running) -> None:
     assert running.worker.stop() == 0, running.worker.output()
     running.worker.start()
     owns(running.worker, 2)
-    status, answer = running.edge.post("acme.bills")
-    arrived(running.sink, {answer["id"]})
+    arrived(running.sink, {running.edge.accepted("acme.bills")})
 
 
 def _sink(running: Running) -> dict[str, str]:
