@@ -18,7 +18,9 @@ from tests.support.node_process import poll
 pytestmark = pytest.mark.fault
 
 ATTEMPTS = 3
-TIMEOUT_MS = 1_500
+TIMEOUT_MS, PATIENT_MS = 1_500, 60_000
+"""Of the sink that hangs, and of the others: none of those is to run out, however busy the machine."""
+
 HANGING, HEALTHY = 20, 100
 """More hooks than `sink_concurrency` lets run at the sink that hangs: some wait behind those that do."""
 
@@ -59,11 +61,17 @@ def node_with_sinks(folder: Path) -> Iterator[tuple[Node, dict[str, SinkServer]]
     with contextlib.ExitStack() as stack:
         sinks = {name: stack.enter_context(SinkServer()) for name in (*BAD, "healthy")}
         config: dict[str, Any] = {
-            "dispatch": {"breaker_failures": 0, "retry": {"base_ms": 50, "max_attempts": ATTEMPTS}},
+            "dispatch": {
+                "breaker_failures": 0,
+                "attempt_timeout_ms": 2 * PATIENT_MS,
+                "retry": {"base_ms": 50, "max_attempts": ATTEMPTS},
+            },
             "sources": {
                 name: {
                     "verify": {"type": "none"},
-                    "sinks": [{"type": "http", "url": sink.url, "timeout_ms": TIMEOUT_MS}],
+                    "sinks": [
+                        {"type": "http", "url": sink.url, "timeout_ms": TIMEOUT_MS if name == "hangs" else PATIENT_MS}
+                    ],
                 }
                 for name, sink in sinks.items()
             },

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -70,6 +71,7 @@ class SinkServer:
 
     `requests`: everything received (kept only with `keep`). `counts`: 2xx answers by `x-ankusa-id`.
     `statuses`: answers by status. `connections_opened`, `connections_open`, `in_flight`, `in_flight_max`.
+    `together`: none of so many requests is answered before all have come, and those behind them as they come.
     """
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, keep: bool = True, log: Path | None = None) -> None:
@@ -82,6 +84,8 @@ class SinkServer:
         self.in_flight = 0
         self.in_flight_max = 0
         self.open: set[Connection] = set()
+        self.together = 0
+        self._gathered: list[Callable[[], None]] = []
         self._default = Behaviour()
         self._script: deque[Behaviour] = deque()
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if log else None
@@ -108,6 +112,14 @@ class SinkServer:
     def next_behaviour(self, request: Received) -> Behaviour:
         """How this request is answered: by the script, by the default then."""
         return self._script.popleft() if self._script else self._default
+
+    def gather(self, answer: Callable[[], None]) -> None:
+        """Keep the answer of one of `together` until the last of them."""
+        self._gathered.append(answer)
+        if len(self._gathered) == self.together:
+            self.together = 0
+            for each in self._gathered:
+                each()
 
     def delivered(self, request: Received) -> None:
         """Book a 2xx before it is sent: a crash between leaves a counted delivery, never an uncounted one."""
@@ -234,7 +246,9 @@ class Connection(asyncio.Protocol):
         server.in_flight += 1
         server.in_flight_max = max(server.in_flight_max, server.in_flight)
         behaviour = server.next_behaviour(request)
-        if behaviour.delay_ms:
+        if server.together:
+            server.gather(partial(self._answer, request, behaviour))
+        elif behaviour.delay_ms:
             self._loop.call_later(behaviour.delay_ms / 1000, self._answer, request, behaviour)
         else:
             self._answer(request, behaviour)

@@ -10,6 +10,9 @@ from typing import Any
 from ankusa.sinks.contract import Delivery, Failed, Ok, SinkResult
 from tests.unit.sinks.deliveries import delivery
 
+PATIENT_MS = 60_000
+"""A sink's timeout where a test does not want it to run out: by default it is what a busy machine may take."""
+
 
 def failed(result: SinkResult, error_class: str) -> str:
     """The reason of a failure of that class."""

@@ -23,7 +23,7 @@ from schemas.message import encode
 from tests.support.asgi_server import Answer
 from tests.support.brokers import free_ports
 from tests.support.pubsub_server import PubsubServer
-from tests.support.queue_sinks import failed, numbered, ok, until_ok
+from tests.support.queue_sinks import PATIENT_MS, failed, numbered, ok, until_ok
 from tests.unit.sinks.deliveries import delivery
 
 LOOPBACK = Egress(["127.0.0.1"])
@@ -42,7 +42,8 @@ def built(
     egress: Egress = LOOPBACK,
     **more: Any,
 ) -> PubsubSink:
-    options = {"project": "my-project", "topic": "hooks", "endpoint": server.url, "auth": "none", **more}
+    topic = {"project": "my-project", "topic": "hooks", "endpoint": server.url, "auth": "none"}
+    options = {**topic, "timeout_ms": PATIENT_MS, **more}
     return PubsubSink.build(options, egress, clients or HttpClients(egress), shared or Destinations())
 
 

@@ -18,7 +18,7 @@ from schemas.message import encode
 from tests.integration.sinks.conftest import KafkaBehindProxy
 from tests.support.brokers import free_ports
 from tests.support.http_sink import wait_until
-from tests.support.queue_sinks import failed, numbered, ok, until, until_ok
+from tests.support.queue_sinks import PATIENT_MS, failed, numbered, ok, until, until_ok
 from tests.unit.sinks.deliveries import delivery
 
 
@@ -46,7 +46,8 @@ def made(admin: AdminClient, **config: str) -> str:
 
 def options(kafka: KafkaBehindProxy, topic: str, **more: Any) -> dict[str, Any]:
     # Through the proxy's port only: a producer keeps a connection to every address it is told.
-    return {"brokers": f"127.0.0.1:{kafka.proxy.port}", "topic": topic, **more}
+    brokers = f"127.0.0.1:{kafka.proxy.port}"
+    return {"brokers": brokers, "topic": topic, "produce_timeout_ms": PATIENT_MS, **more}
 
 
 @asynccontextmanager

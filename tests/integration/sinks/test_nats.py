@@ -19,14 +19,15 @@ from ankusa.sinks.nats import NatsSink
 from schemas.message import encode
 from tests.support import brokers
 from tests.support.brokers import Server, free_ports, required
-from tests.support.queue_sinks import failed, numbered, ok, until, until_ok
+from tests.support.queue_sinks import PATIENT_MS, failed, numbered, ok, until, until_ok
 from tests.support.tcp_proxy import TcpProxy
 from tests.unit.sinks.deliveries import delivery
 
 
 @asynccontextmanager
 async def sinking(*ports: int, **options: Any) -> AsyncIterator[NatsSink]:
-    entry = {"servers": [f"127.0.0.1:{port}" for port in ports], "subject": "hooks.github", **options}
+    servers = [f"127.0.0.1:{port}" for port in ports]
+    entry = {"servers": servers, "subject": "hooks.github", "publish_timeout_ms": PATIENT_MS, **options}
     sink = NatsSink.build(entry, Destinations())
     try:
         yield sink

@@ -18,6 +18,7 @@ from tests.support.brokers import Server
 from tests.support.node import Node
 from tests.support.node_process import poll
 from tests.support.pubsub_server import PubsubServer
+from tests.support.queue_sinks import PATIENT_MS
 from tests.support.sqs_server import REGION, SqsServer
 
 KEYS = {"access_key_id": "AKIDEXAMPLE", "secret_access_key": "guessed-word"}
@@ -108,7 +109,8 @@ def test_a_tenant_whose_breaker_is_open_has_no_entry_in_another_tenants_batch(tm
     """Two tenants share a queue that fails every message of the one. The other one's requests are soon its own."""
     with SqsServer() as sqs:
         sqs.make_queue("shared")
-        sink = {"type": "sqs", "queue_url": sqs.queue_url("shared"), "region": REGION, **KEYS}
+        queue = {"queue_url": sqs.queue_url("shared"), "region": REGION, **KEYS}
+        sink = {"type": "sqs", "timeout_ms": PATIENT_MS, **queue}  # what is slow is not refused, and not sent again
         source = {"verify": {"type": "none"}, "sinks": [sink]}
         sqs.refuse = lambda entry: (
             {"Code": "InternalError", "Message": "not now"}
@@ -116,7 +118,11 @@ def test_a_tenant_whose_breaker_is_open_has_no_entry_in_another_tenants_batch(tm
             else None
         )
         config = {
-            "dispatch": {"breaker_open_ms": 600_000, "breaker_max_open_ms": 600_000},
+            "dispatch": {
+                "breaker_open_ms": 600_000,
+                "breaker_max_open_ms": 600_000,
+                "attempt_timeout_ms": 2 * PATIENT_MS,
+            },
             "sources": {"bad": {**source, "tenant": "failing"}, "good": {**source, "tenant": "sound"}},
         }
         with Node(tmp_path, config) as node:

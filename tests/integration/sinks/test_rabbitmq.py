@@ -14,7 +14,7 @@ from ankusa.sinks.contract import Ok
 from ankusa.sinks.rabbitmq import RabbitSink
 from schemas.message import encode
 from tests.support.brokers import Server, free_ports
-from tests.support.queue_sinks import failed, numbered, ok, until, until_ok
+from tests.support.queue_sinks import PATIENT_MS, failed, numbered, ok, until, until_ok
 from tests.support.tcp_proxy import TcpProxy
 from tests.unit.sinks.deliveries import delivery
 
@@ -23,7 +23,8 @@ from tests.unit.sinks.deliveries import delivery
 async def sinking(
     port: int, *, login: str = "guest:guest", vhost: str = "", **options: Any
 ) -> AsyncIterator[RabbitSink]:
-    entry = {"url": f"amqp://{login}@127.0.0.1:{port}/{vhost}", "exchange": "hooks", **options}
+    url = f"amqp://{login}@127.0.0.1:{port}/{vhost}"
+    entry = {"url": url, "exchange": "hooks", "confirm_timeout_ms": PATIENT_MS, **options}
     sink = RabbitSink.build(entry, "github", Destinations())
     try:
         yield sink

@@ -14,14 +14,18 @@ from ankusa.sinks.contract import Ok, SinkResult
 from ankusa.sinks.redis import RedisSink
 from schemas.message import encode
 from tests.support.brokers import Server, free_ports
-from tests.support.queue_sinks import failed, numbered, ok, until, until_ok
+from tests.support.queue_sinks import PATIENT_MS, failed, numbered, ok, until, until_ok
 from tests.support.tcp_proxy import TcpProxy
 from tests.unit.sinks.deliveries import delivery
+
+HEARD_S = 30.0
+"""The longest that a message takes to a subscriber, on a busy machine."""
 
 
 @asynccontextmanager
 async def sinking(port: int, *, user: str = "", **options: Any) -> AsyncIterator[RedisSink]:
-    entry = {"url": f"redis://{user}127.0.0.1:{port}/0", "channel": "hooks", **options}
+    url = f"redis://{user}127.0.0.1:{port}/0"
+    entry = {"url": url, "channel": "hooks", "publish_timeout_ms": PATIENT_MS, **options}
     sink = RedisSink.build(entry, Destinations())
     try:
         yield sink
@@ -34,7 +38,7 @@ async def listening(server: Server, channel: str = "hooks") -> AsyncIterator[Pub
     client = Redis(port=server.port)
     subscriber = client.pubsub()
     await subscriber.subscribe(channel)
-    assert (await subscriber.get_message(timeout=5))["type"] == "subscribe"
+    assert (await subscriber.get_message(timeout=HEARD_S))["type"] == "subscribe"
     try:
         yield subscriber
     finally:
@@ -43,7 +47,7 @@ async def listening(server: Server, channel: str = "hooks") -> AsyncIterator[Pub
 
 
 async def heard(subscriber: PubSub, count: int) -> list[bytes]:
-    messages = [await subscriber.get_message(timeout=5) for _ in range(count)]
+    messages = [await subscriber.get_message(timeout=HEARD_S) for _ in range(count)]
     assert None not in messages
     return [message["data"] for message in messages]
 

@@ -17,7 +17,7 @@ from ankusa.sinks.egress import Egress
 from ankusa.sinks.sqs import SqsSink, group_id
 from schemas.message import encode
 from tests.support.brokers import free_ports
-from tests.support.queue_sinks import failed, numbered, ok, until
+from tests.support.queue_sinks import PATIENT_MS, failed, numbered, ok, until
 from tests.support.sqs_server import REGION, SqsServer
 from tests.unit.sinks.deliveries import delivery
 
@@ -35,7 +35,7 @@ def server() -> Iterator[SqsServer]:
 def built(
     server: SqsServer, shared: Destinations | None = None, queue: str = "hooks", egress: Egress = LOOPBACK, **more: Any
 ) -> SqsSink:
-    options = {"queue_url": server.queue_url(queue), "region": REGION, **KEYS, **more}
+    options = {"queue_url": server.queue_url(queue), "region": REGION, **KEYS, "timeout_ms": PATIENT_MS, **more}
     return SqsSink.build(options, egress, HttpClients(egress), shared or Destinations())
 
 
@@ -87,7 +87,7 @@ def test_deliveries_go_ten_a_request_over_shared_connections(server: SqsServer) 
         shared = Destinations(sink_concurrency=3)
         sinks = [built(server, shared), built(server, shared)]  # two sources, one queue
         assert server.opened == 0
-        server.delay_s = 0.02
+        server.delay_s = 0.2  # so that three have come before the first is answered
         results = await asyncio.gather(*(sinks[n % 2].deliver(d) for n, d in enumerate(numbered(200))))
         assert {ok(result) for result in results} == {"sent"}
         for sink in sinks:
@@ -265,8 +265,8 @@ def test_a_fifo_queue_gets_group_and_deduplication_ids(server: SqsServer) -> Non
 
 def test_a_standard_queue_gets_a_group_only_when_configured(server: SqsServer) -> None:
     server.make_queue("fair")
-    send(server, 1, queue="fair")
-    send(server, 1, queue="fair", message_group_id="team")
+    results = send(server, 1, queue="fair") + send(server, 1, queue="fair", message_group_id="team")
+    assert [ok(result) for result in results] == ["sent", "sent"]
     assert [(message.group_id, message.deduplication_id) for message in server.messages("fair")] == [
         (None, None),
         ("team", None),
