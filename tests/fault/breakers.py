@@ -148,7 +148,8 @@ def run(folder: Path, size: Size) -> Report:
         changed = five.changed()
 
         five.kill()
-        while clock.now_ms() >= min(until):  # too slow a machine: again, with breakers that are open for longer
+        # Too slow a machine: again, with breakers that are open for twice as long, which the size must leave room for.
+        while clock.now_ms() >= min(until):
             until = five.wait_open()
             asked = five.counts()
             five.kill()

@@ -21,7 +21,7 @@ def check(report: Report) -> None:
 
 
 def test_open_breakers_survive_kills_and_probe_once_each(tmp_path: Path) -> None:
-    check(breakers.run(tmp_path, Size(hooks=40, open_ms=3_000, max_open_ms=6_000)))
+    check(breakers.run(tmp_path, Size(hooks=40, open_ms=3_000, max_open_ms=48_000)))
 
 
 @pytest.mark.soak

@@ -295,7 +295,7 @@ class Node:
         async def claimed() -> None:
             dispatcher, loop = self.parts.dispatcher, asyncio.get_running_loop()
             dispatcher.wake()
-            deadline = loop.time() + 10
+            deadline = loop.time() + 60
             while len(dispatcher.claims.by_place) < count or not dispatcher.slots.running:
                 assert loop.time() < deadline
                 await asyncio.sleep(0.001)

@@ -337,7 +337,7 @@ def test_each_open_breaker_is_found_with_the_rows_that_wait_for_it(node: Node) -
             for _ in range(5):
                 dispatcher.breakers.resulted(f"{tenant}/orders/0/http", START, alive=False, probe=False)
         dispatcher.wake()
-        deadline = loop.time() + 10
+        deadline = loop.time() + 60
         while dispatcher.stats.outcomes[OutcomeKind.PARKED] < 12 or len(dispatcher.claims.by_place) > 3:
             assert loop.time() < deadline
             await asyncio.sleep(0.001)

@@ -331,7 +331,10 @@ async def test_a_store_that_recovers_goes_on(world: World) -> None:
 
 
 @in_world
-async def test_the_loop_ticks_while_a_job_runs_and_is_woken_by_a_start(world: World) -> None:
+async def test_the_loop_ticks_while_a_job_runs_and_is_woken_by_a_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ankusa.replay.replayer.IDLE_S", 600.0)
     ticked = asyncio.Event()
 
     def before(name: str, given: tuple[Any, ...]) -> None:
@@ -349,7 +352,7 @@ async def test_the_loop_ticks_while_a_job_runs_and_is_woken_by_a_start(world: Wo
         while world.job(job.id).state is not JobState.DONE:
             await asyncio.sleep(0.005)
 
-    await asyncio.wait_for(done(), 4)
+    await asyncio.wait_for(done(), 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
