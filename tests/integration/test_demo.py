@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ START_S, ENDS_S = 120.0, 150.0
 """The demo bounds its own steps, and says which took too long: it is given as long as they may take here."""
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The demo with its files under `directory` and its output in `said` there."""
+@contextlib.contextmanager
+def running(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo with its files under `directory` and its output in `said` there; all of it ends with the block."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("ANKUSA_") and name != "PORT"}
     with (directory / "said").open("w") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "ankusa.cli", "demo", *arguments],
             env=env | {"TMPDIR": str(directory)},
             stdin=subprocess.DEVNULL,
@@ -35,6 +37,13 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
             stderr=subprocess.STDOUT,
             text=True,
         )
+    try:
+        yield process
+    finally:
+        for pid in [*family(process.pid), process.pid] if process.poll() is None else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def family(pid: int) -> list[int]:
@@ -47,13 +56,10 @@ def left(directory: Path) -> list[str]:
 
 
 def test_once_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
-    process = start(tmp_path, "--once")
     started: list[int] = []
-    try:
+    with running(tmp_path, "--once") as process:
         poll("a running node", lambda: started.extend(family(process.pid)) or len(started) >= 4, START_S)
         status = process.wait(ENDS_S)
-    finally:
-        process.kill()
     said = (tmp_path / "said").read_text()
     assert status == 0, said
     figures = dict(re.findall(r"│ (\w+) +│ +\d+ │ +\d+ │ +(\d+) │", said))
@@ -74,16 +80,12 @@ def test_once_ends_well_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_its_processes_and_removes_its_files(tmp_path: Path, number: int) -> None:
-    process = start(tmp_path)
-    started: list[int] = []
-    try:
+    with running(tmp_path) as process:
         poll("the first act", lambda: "1. Two tenants" in (tmp_path / "said").read_text(), START_S)
         started = family(process.pid)
         assert len(started) == 4  # a sink, a supervisor, an engine, an edge
         process.send_signal(number)
         assert process.wait(ENDS_S) == 130
-    finally:
-        process.kill()
     assert "Traceback" not in (tmp_path / "said").read_text()
     assert left(tmp_path) == []
     assert not any(map(is_running, started))

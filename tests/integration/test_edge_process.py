@@ -70,7 +70,7 @@ class Process:
 
     async def ended(self) -> int:
         """The exit status, once everything that was started has let go of stderr."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             await self._reading
             return await self.process.wait()
 

@@ -26,14 +26,15 @@ from schemas.config import Dedupe, Http, Sink, Source, Verify
 from schemas.records import Held
 
 SECRET = "s3cret"
-WAIT_S = 20.0
+WAIT_S, TEST_S = 60.0, 240.0
+"""A process of a test takes two seconds to listen, and twenty where ten others want the processor."""
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     """Run a test's coroutine on the loop that production runs."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(TEST_S):
             await body()
 
     uvloop.run(bounded())
