@@ -95,7 +95,7 @@ class Five:
     def changed(self) -> int:
         """Hooks whose attempts are not the requests that their sink has answered, and do not come to be."""
         try:
-            poll("attempts as the sinks count them", lambda: not self._unlike(), 5)
+            poll("attempts as the sinks count them", lambda: not self._unlike(), 30)
         except AssertionError:
             return len(self._unlike())
         return 0

@@ -20,6 +20,7 @@ def check(report: Report) -> None:
     assert report.good, report
 
 
+@pytest.mark.timeout(900)  # a slow machine needs breakers that are open for longer, and waits for them
 def test_open_breakers_survive_kills_and_probe_once_each(tmp_path: Path) -> None:
     check(breakers.run(tmp_path, Size(hooks=40, open_ms=3_000, max_open_ms=48_000)))
 

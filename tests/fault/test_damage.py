@@ -15,7 +15,7 @@ pytestmark = pytest.mark.fault
 
 NOBODY = {"type": "http", "url": "http://127.0.0.1:9/"}
 CONFIG: dict[str, Any] = {"sources": {"hooks": {"verify": {"type": "none"}, "sinks": [NOBODY]}}}
-ENDS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 120.0
 
 
 def refused(node: Node) -> str:

@@ -94,7 +94,7 @@ def fragile(failing: FailingBlobs) -> Iterator[Gateway]:
 
 def redeem(python: Path, port: int, calls: list[list[str]]) -> list[Any]:  # noqa: F811
     command = [str(python), "-I", "-c", SCRIPT, f"http://127.0.0.1:{port}", json.dumps(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     answers: list[Any] = json.loads(done.stdout)
     return answers
@@ -398,7 +398,7 @@ def test_three_megabytes_on_two_queues_through_a_whole_node(
                 await asyncio.sleep(0.01)
             messages.write_bytes(b"\n".join(queue.messages[0] for queue in queues.values()))
             command = [str(python), "-I", "-c", CONSUMER, f"http://127.0.0.1:{listener.port}", str(messages)]
-            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, done.stderr
             found: list[Any] = json.loads(done.stdout)
             return found
@@ -443,7 +443,7 @@ def test_two_sqs_queues_a_failing_retry_and_a_kill_share_one_stored_body(python:
             messages = [message for name in queues for message in sqs.messages(name)]
             (tmp_path / "messages").write_text("\n".join(message.body for message in messages))
             command = [str(python), "-I", "-c", CONSUMER, f"http://127.0.0.1:{port}", str(tmp_path / "messages")]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, done.stderr
             assert node.stop() == 0
     found = json.loads(done.stdout)
@@ -469,7 +469,7 @@ def test_serve_listens_in_its_role_and_names_a_port_that_is_taken(tmp_path: Path
     taken = socket.create_server(("127.0.0.1", port))
     with taken:
         command = [sys.executable, "-m", "ankusa.cli", "serve", "--config", "ankusa.yaml"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode != 0
         assert f"claim_check.port: cannot listen on 127.0.0.1:{port}" in done.stderr
 

@@ -75,7 +75,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def run(python: Path, node: Node, calls: list[Any], token: str = TOKENS["admin"]) -> tuple[list[Any], list[str]]:
     """What the client's methods answered, and the names of all it has."""
     command = [str(python), "-I", "-c", SCRIPT, f"http://127.0.0.1:{node.port}", token, json.dumps(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     return printed["found"], printed["methods"]

@@ -16,6 +16,7 @@ import pytest
 from msgspec import Struct
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from ankusa import supervisor
 from tests.support.http_sink import Received, SinkServer
 from tests.support.load import Load
 from tests.support.marked_sink import SinkProcess
@@ -26,7 +27,7 @@ from tests.support.tally import settle
 NEW_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OLD_SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 MAX_BODY_BYTES = 8_000_000
-STOP_WITHIN_S = 15.0
+STOP_WITHIN_S = 2 * supervisor.STOP_S
 
 
 class Running(Struct):

@@ -50,7 +50,7 @@ def serving(file: Path) -> Iterator[subprocess.Popen[str]]:
 
 def answered(port: int, path: str) -> tuple[int, bytes]:
     """Status and body; 0 while nobody listens."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -76,7 +76,7 @@ def test_a_gateway_alone_serves_what_any_worker_stored_and_outlives_reloads_and_
         os.kill(gateway, signal.SIGKILL)
         poll("a gateway again", lambda: answered(port, f"/v1/claims/acme/{pack}") == (200, BODY))
         node.send_signal(signal.SIGTERM)
-        assert node.wait(60) == 0
+        assert node.wait(120) == 0
     assert not (tmp_path / "data").exists()
 
 
@@ -84,6 +84,6 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "ankusa.cli", "serve", "--config", str(configured(tmp_path, port))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert f"claim_check.port: cannot listen on 127.0.0.1:{port}" in done.stderr

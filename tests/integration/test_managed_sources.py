@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.test_client_sdk import python  # noqa: F401 - a fixture
-from tests.support.node import Node
+from tests.support.node import READY_S, Node
 from tests.support.node_process import poll
 
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -190,7 +190,7 @@ def test_a_key_that_opens_nothing_keeps_the_node_from_starting(tmp_path: Path) -
         running.write({"source_store": {"type": "persistent", "secret_key": other}})
         running.launch()
         assert running.process is not None
-        assert running.process.wait(30) == 65
+        assert running.process.wait(READY_S) == 65
         assert "event=sources_unreadable" in running.log()
         assert "acme.s1 is sealed with a key that is not given" in running.log()
 
@@ -227,7 +227,7 @@ Client = Callable[..., Any]
 def client(interpreter: Path, running: Node, calls: list[Any], version: str = "") -> tuple[list[Any], list[str]]:
     url = f"http://127.0.0.1:{running.admin_port}"
     command = [str(interpreter), "-I", "-c", SCRIPT, url, json.dumps(calls), version]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     return printed["found"], printed["methods"]

@@ -138,7 +138,7 @@ print(json.dumps({"found": found, "methods": methods}))
 def client(interpreter: Path, node: Guarded, calls: list[Any], token: str = "") -> tuple[list[Any], list[str]]:
     url = f"http://127.0.0.1:{node.routes_port}"
     command = [str(interpreter), "-I", "-c", SCRIPT, url, token, json.dumps(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     return printed["found"], printed["methods"]

@@ -39,7 +39,7 @@ def test_a_configuration_that_only_one_process_can_read_is_refused(tmp_path: Pat
     command = [sys.executable, "-m", "ankusa.cli", "serve", "--config", str(pipe)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as node:
         pipe.write_text(json.dumps({"sources": {"first": SOURCE}}))
-        _, words = node.communicate(timeout=60)
+        _, words = node.communicate(timeout=120)
     assert (node.returncode, f"{pipe}: is no regular file" in words) == (78, True)
 
 

@@ -16,7 +16,7 @@ from schemas.config import Config
 from schemas.config_document import effective
 from tests.support.node_process import children, free_port, is_running, poll
 
-STOP_S = 40.0
+STOP_S = 90.0
 
 
 class Served:

@@ -103,7 +103,7 @@ class Claiming:
 
 
 def redeemed(port: int, claim: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", path_of(claim))
         response = connection.getresponse()

@@ -24,8 +24,11 @@ from streams.kafka.topic_admin import TopicAdmin
 from streams.kafka.topics import TopicNames
 from tests.kafka import cluster
 from tests.kafka.edge_log import stored_hooks
-from tests.kafka.nodes import serving
+from tests.kafka.nodes import STOP_S, serving
 from tests.support.node_process import children, free_port, is_running, poll
+
+ENDS_S = 120.0
+"""The longest that a process takes to start, look at its topics and end."""
 
 KEY = "kRk2n5oB0h0wKq5r8Jm1v1l3Q4t2a8ZkzYw6o1b7c9A="
 
@@ -65,7 +68,7 @@ def test_accepts_reloads_and_ends(config: Config, broker: str, tmp_path: Path) -
         file.write_text(json.dumps(document))
         poll("the new source", lambda: node.post("other", {"n": 2})[0] == 201)
         node.process.send_signal(signal.SIGTERM)
-        assert node.process.wait(30) == 0
+        assert node.process.wait(STOP_S) == 0
     stored = {found.entry.id: found for found in stored_hooks(broker, TopicNames(config.kafka.prefix).hooks)}
     assert json.loads(stored[hook_id].body) == {"n": 1}
     assert {found.entry.source_id for found in stored.values()} == {"orders", "other"}
@@ -80,7 +83,7 @@ def test_two_edge_processes_share_a_port(config: Config, tmp_path: Path) -> None
 
 def test_wrong_topics_end_it_with_the_way_out(broker: str, tmp_path: Path) -> None:
     with serving(tmp_path, cluster.configuration(broker), ready=False) as node:
-        assert node.process.wait(60) == FATAL_EXIT
+        assert node.process.wait(ENDS_S) == FATAL_EXIT
         assert "hooks reason=is missing; run `ankusa topics create`" in node.log()
 
 
@@ -127,7 +130,7 @@ class TestManagedSources:
     def test_one_sealed_with_another_key_ends_it(self, managed: Config, broker: str, tmp_path: Path) -> None:
         put_source(broker, managed, "sealed", Seal(KEY[::-1].replace("=", "") + "="))
         with serving(tmp_path, managed, ready=False) as node:
-            assert node.process.wait(60) == FATAL_EXIT
+            assert node.process.wait(ENDS_S) == FATAL_EXIT
             assert "event=sources_unreadable reason=stored sources cannot be read: acme.sealed" in node.log()
         lenient = SourceStore(type="persistent", secret_key=KEY, ignore_unreadable=True)
         with serving(tmp_path / "lenient", msgspec.structs.replace(managed, source_store=lenient)) as node:
@@ -155,4 +158,4 @@ def test_one_node_may_be_edge_and_worker(config: Config, tmp_path: Path) -> None
         poll("a logged delivery", lambda: hook_id in node.log(), 120.0)
         assert ask(admin, "GET", "/health")[0] == 200
         node.process.send_signal(signal.SIGTERM)
-        assert node.process.wait(60) == 0
+        assert node.process.wait(STOP_S) == 0

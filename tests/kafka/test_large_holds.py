@@ -127,7 +127,7 @@ def send(fleet: Fleet, hook_id: str, size_bytes: int = 2 * SMALL) -> None:
 
 
 def set_aside(port: int) -> int:
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()

@@ -47,7 +47,7 @@ class Running(NamedTuple):
 
     def set_aside(self) -> int:
         """As the worker's metrics have it."""
-        connection = HTTPConnection("127.0.0.1", self.admin.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.admin.port, timeout=30)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         connection.close()

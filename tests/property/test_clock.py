@@ -175,5 +175,5 @@ print(len(split(own) & split(other)))
 
 
 def test_a_forked_process_draws_ids_of_its_own() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "0"

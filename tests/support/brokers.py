@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.node_process import free_ports
 
-START_S = 90.0  # a broker of the Java or Erlang kind on a busy machine
+START_S = 180.0  # a broker of the Java or Erlang kind on a busy machine
 STOP_S = 20.0
 CACHE = Path(os.environ.get("ANKUSA_TEST_CACHE", "~/.cache/ankusa-tests")).expanduser()
 SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

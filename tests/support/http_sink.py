@@ -313,7 +313,7 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\n{lines}\r\n".encode("latin-1")
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     """Poll until it holds; an AssertionError past the deadline."""
     deadline = time.monotonic() + timeout_s
     while not condition():

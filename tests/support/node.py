@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from tests.support.node_process import free_port, is_running, poll, session
 
-READY_S = 60.0
-STOP_S = 40.0
+READY_S = 120.0
+STOP_S = 90.0
 ROOT = Path(__file__).parents[2]
 
 

@@ -37,7 +37,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     """Poll until it holds; an AssertionError past the deadline."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -45,7 +45,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
         await asyncio.sleep(0.005)
 
 
-async def until_ok(deliver: Callable[[], Awaitable[SinkResult]], timeout_s: float = 20) -> SinkResult:
+async def until_ok(deliver: Callable[[], Awaitable[SinkResult]], timeout_s: float = 60) -> SinkResult:
     """Deliver until it is ok, as the dispatcher's retries would; an AssertionError past the deadline."""
     deadline = time.monotonic() + timeout_s
     while not isinstance(result := await deliver(), Ok):

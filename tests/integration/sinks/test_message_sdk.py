@@ -23,7 +23,7 @@ for line in sys.stdin.buffer:
 
 def decoded(python: Path, *messages: bytes) -> list[Any]:  # noqa: F811
     command = [str(python), "-I", "-c", SCRIPT]
-    done = subprocess.run(command, input=b"\n".join(messages) + b"\n", capture_output=True, timeout=60)
+    done = subprocess.run(command, input=b"\n".join(messages) + b"\n", capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads(line) for line in done.stdout.splitlines()]
 

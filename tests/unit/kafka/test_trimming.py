@@ -236,7 +236,7 @@ def test_one_that_waits_for_long_holds_nothing_where_it_holds_back_many(world: W
         world.lose_bodies()  # the next owner has it of `dead`
         fetched = asyncio.Event()
         world.bodies.fetch(seq, fetched.set)
-        await asyncio.wait_for(fetched.wait(), 10)
+        await asyncio.wait_for(fetched.wait(), 30)
         assert world.stored("waits")
         assert not world.bodies.missing(seq)
         world.settle("waits", sink=1)
@@ -289,7 +289,7 @@ def test_a_kept_disk_reads_dead_on_from_where_it_was(world: World) -> None:
         world.begin()
         fetched = asyncio.Event()
         world.bodies.fetch(seq, fetched.set)
-        await asyncio.wait_for(fetched.wait(), 10)
+        await asyncio.wait_for(fetched.wait(), 30)
         assert 0 in world.topic.starts[-5:]
         assert world.stored("a")
 
@@ -404,7 +404,7 @@ class TestRestored:
             restored.lose_bodies()
             seq, fetched = restored.partition.seq("a"), asyncio.Event()
             restored.bodies.fetch(seq, fetched.set)
-            await asyncio.wait_for(fetched.wait(), 10)
+            await asyncio.wait_for(fetched.wait(), 30)
             assert restored.stored("a")
             assert not restored.bodies.missing(seq)
 
@@ -420,7 +420,7 @@ class TestRestored:
             restored.topic.log.append(late)
             fetched = asyncio.Event()
             restored.bodies.fetch(seq, fetched.set)
-            await asyncio.wait_for(fetched.wait(), 10)
+            await asyncio.wait_for(fetched.wait(), 30)
             assert restored.tables.database.present("hooks", [keys.u64(seq)])
 
         run(body)

@@ -52,7 +52,7 @@ def submitting(target: Batcher[str], payloads: str, tenant: str = "t") -> list["
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_full_requests_start_at_once_and_the_rest_when_it_has_lingered() -> None:

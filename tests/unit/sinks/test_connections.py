@@ -37,7 +37,7 @@ class Peer:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 async def used(connection: Connection[int]) -> int:

@@ -221,7 +221,7 @@ def test_a_second_process_is_refused_with_the_way_out(database: Database) -> Non
         "try: Database(Path(sys.argv[1]), ('rows', 'hooks'), blobs='hooks', churning=())\n"
         "except StoreLockedError as error: print(error); sys.exit(7)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(database.path)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code, str(database.path)], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 7, ran.stderr
     assert str(database.path) in ran.stdout
     assert "node.data_dir" in ran.stdout
