@@ -34,7 +34,7 @@ from streams.kafka.worker import Worker
 from tests.kafka import cluster
 from tests.property.refold import FOLDED, content
 
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 FOLDED_TOPICS = (Topic.HOOKS, Topic.OUTCOMES, Topic.REPLAYS, Topic.QUARANTINE)
 IN_THE_CHANGELOG = sorted(set(FOLDED) - {"hooks"})
 

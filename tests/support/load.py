@@ -83,12 +83,12 @@ class Load:
         if self._failed is not None:
             raise self._failed
 
-    def wait_accepted(self, more: int, within_s: float = 60) -> None:
+    def wait_accepted(self, more: int, within_s: float = 180) -> None:
         """Wait until so many more hooks got a 201."""
         wanted = len(self.accepted) + more
         poll(f"{more} more hooks accepted", lambda: len(self.accepted) >= wanted, within_s)
 
-    def wait_refused(self, more: int, within_s: float = 60) -> None:
+    def wait_refused(self, more: int, within_s: float = 180) -> None:
         """Wait until so many more were answered anything else."""
         wanted = len(self.refused) + more
         poll(f"{more} more hooks refused", lambda: len(self.refused) >= wanted, within_s)

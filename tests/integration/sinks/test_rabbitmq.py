@@ -98,10 +98,10 @@ def test_the_routing_key_is_as_configured(rabbitmq_server: Server, option: dict[
 def test_unroutable_is_transient_and_others_at_the_same_moment_are_not_touched(rabbitmq_server: Server) -> None:
     async def main() -> None:
         destinations = Destinations()
-        url = f"amqp://guest:guest@127.0.0.1:{rabbitmq_server.port}/"
+        options = {"url": f"amqp://guest:guest@127.0.0.1:{rabbitmq_server.port}/", "confirm_timeout_ms": PATIENT_MS}
         async with bound(rabbitmq_server) as queue:
             routed, lost = (
-                RabbitSink.build({"url": url, "exchange": "hooks", "routing_key": key}, "github", destinations)
+                RabbitSink.build({**options, "exchange": "hooks", "routing_key": key}, "github", destinations)
                 for key in ("ankusa.github", "elsewhere")
             )
             # The same hooks by both sinks at once: what comes back must be told apart although their ids are the same.
@@ -144,9 +144,9 @@ def test_a_missing_exchange_is_transient_and_is_not_made(rabbitmq_server: Server
 def test_one_exchange_that_is_missing_harms_no_other(rabbitmq_server: Server, rabbitmq_proxy: TcpProxy) -> None:
     async def main() -> None:
         destinations = Destinations()
-        url = f"amqp://guest:guest@127.0.0.1:{rabbitmq_proxy.port}/"
+        options = {"url": f"amqp://guest:guest@127.0.0.1:{rabbitmq_proxy.port}/", "confirm_timeout_ms": PATIENT_MS}
         good, bad = (
-            RabbitSink.build({"url": url, "exchange": name}, "github", destinations) for name in ("hooks", "missing")
+            RabbitSink.build({**options, "exchange": name}, "github", destinations) for name in ("hooks", "missing")
         )
         async with bound(rabbitmq_server) as queue:
             results = await asyncio.gather(*((bad if n % 2 else good).deliver(d) for n, d in enumerate(numbered(100))))
@@ -192,9 +192,9 @@ def test_larger_than_the_broker_takes_is_permanent_for_that_message_alone(rabbit
 def test_200_at_once_share_one_connection(rabbitmq_server: Server, rabbitmq_proxy: TcpProxy) -> None:
     async def main() -> None:
         destinations = Destinations()
-        url = f"amqp://guest:guest@127.0.0.1:{rabbitmq_proxy.port}/"
+        options = {"url": f"amqp://guest:guest@127.0.0.1:{rabbitmq_proxy.port}/", "confirm_timeout_ms": PATIENT_MS}
         one, two = (
-            RabbitSink.build({"url": url, "exchange": "hooks", "routing_key": f"ankusa.{n}"}, "github", destinations)
+            RabbitSink.build({**options, "exchange": "hooks", "routing_key": f"ankusa.{n}"}, "github", destinations)
             for n in range(2)
         )
         assert rabbitmq_proxy.opened == 0

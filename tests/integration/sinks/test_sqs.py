@@ -284,13 +284,17 @@ def test_a_long_group_id_is_cut_and_stays_one_of_its_own() -> None:
 
 
 def test_the_guard_refuses_an_address_in_the_endpoint(server: SqsServer) -> None:
-    sink = built(server, egress=(guard := Egress()))
-    clients = HttpClients(guard)
-    sink = SqsSink.build(
-        {"queue_url": server.queue_url("hooks"), "region": REGION, **KEYS}, guard, clients, Destinations()
-    )
-    result = asyncio.run(sink.deliver(delivery()))
-    assert failed(result, "permanent").startswith("egress_denied: ")
+    clients = HttpClients(guard := Egress())
+
+    async def main() -> SinkResult:
+        options = {"queue_url": server.queue_url("hooks"), "region": REGION, **KEYS}
+        sink = SqsSink.build(options, guard, clients, Destinations())
+        try:
+            return await sink.deliver(delivery())
+        finally:
+            await sink.close()
+
+    assert failed(asyncio.run(main()), "permanent").startswith("egress_denied: ")
     assert clients.denied == 1 and server.opened == 0
 
 
@@ -306,7 +310,7 @@ def test_the_guard_refuses_what_a_name_resolves_to_and_judges_every_connection(s
         clients = HttpClients(guard)
         port = server.url.rsplit(":")[-1]
         options = {"queue_url": server.queue_url("hooks"), "endpoint": f"http://queues.test:{port}", "region": REGION}
-        sink = SqsSink.build({**options, **KEYS}, guard, clients, Destinations())
+        sink = SqsSink.build({**options, **KEYS, "timeout_ms": PATIENT_MS}, guard, clients, Destinations())
         server.delay_s = 0.05
         ok(await sink.deliver(delivery()))
         answers[:] = ["169.254.169.254"]
