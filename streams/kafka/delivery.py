@@ -38,6 +38,7 @@ class Delivery:
         """Follow the partitions that are owned now or later."""
         owned.on_revoked(self._revoked)
         owned.on_folded(self._folded)
+        owned.on_stalled(self._stalled)
         owned.on_assigned(self._assigned)
 
     def _assigned(self, fold: PartitionFold) -> None:
@@ -48,6 +49,10 @@ class Delivery:
 
     def _folded(self, topic: Topic, number: int, offset: int) -> None:
         self._fleet.folded(number, topic)
+        self.dispatcher.wake()
+
+    def _stalled(self, number: int, now: bool) -> None:
+        self._host.stalled(number, now)
         self.dispatcher.wake()
 
     def _revoked(self, number: int) -> None:

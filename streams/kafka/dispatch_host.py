@@ -82,6 +82,11 @@ class KafkaDispatchHost:
         self.replayed.remove(number)
         self._bodies.remove(number)
 
+    def stalled(self, number: int, now: bool) -> None:
+        """Whether what attempts of a partition come to is not folded `now`: then none of its rows is handed out."""
+        for due in (self.live, self.replayed):
+            (due.stall if now else due.go_on)(number)
+
     @property
     def partition_of(self) -> Callable[[int], int]:
         return partition_of

@@ -3,13 +3,14 @@
 Each partition keeps its own index (`ankusa.store.due.DueIndex`); this knows in which of them a tenant has due rows, and
 takes its page from them in turn, so that a tenant in many partitions gets one tenant's share and a deep partition does
 not hide another. A call costs a step for each partition and for what came due since the last one, whatever waits.
-Partitions come and go while it runs. Owns whose turn it is; never reads a row and never claims one.
+Partitions come and go while it runs. One that is stalled, where outcomes are not folded, hands nothing out: its rows
+would be claimed until all windows are full of them. Owns whose turn it is; never reads a row and never claims one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ankusa.store.due import DueIndex
 from ankusa.store.errors import StoreError
@@ -25,6 +26,7 @@ class FleetDue:
         self._turn: OrderedDict[str, None] = OrderedDict()
         self._places: dict[str, OrderedDict[int, None]] = {}
         self._aside: set[str] = set()
+        self._stalled: set[int] = set()
 
     def add(self, partition: int, index: DueIndex) -> None:
         """A partition is owned from now on, or its store was opened again. Tenants that are set aside are so there
@@ -36,12 +38,27 @@ class FleetDue:
 
     def remove(self, partition: int) -> None:
         """A partition's rows are handed out no more."""
+        self._stalled.discard(partition)
         if self._indexes.pop(partition, None) is not None:
-            for tenant_id in [tenant for tenant, places in self._places.items() if partition in places]:
-                self._leave(tenant_id, partition)
+            self._pass_over(partition)
+
+    def stall(self, partition: int) -> None:
+        """Hand out no rows of a partition until it goes on."""
+        self._stalled.add(partition)
+        self._pass_over(partition)
+
+    def go_on(self, partition: int) -> None:
+        self._stalled.discard(partition)
+
+    def _pass_over(self, partition: int) -> None:
+        for tenant_id in [tenant for tenant, places in self._places.items() if partition in places]:
+            self._leave(tenant_id, partition)
+
+    def _going(self) -> Iterator[tuple[int, DueIndex]]:
+        return ((number, index) for number, index in self._indexes.items() if number not in self._stalled)
 
     def turn(self, at: int) -> OrderedDict[str, None]:
-        for partition, index in self._indexes.items():
+        for partition, index in self._going():
             self._enter(partition, index.turn(at))
         return self._turn
 
@@ -116,5 +133,5 @@ class FleetDue:
         return min((time for time in times if time is not None), default=None)
 
     def next_due_at(self) -> int | None:
-        times = (index.next_due_at() for index in self._indexes.values())
+        times = (index.next_due_at() for _, index in self._going())
         return min((time for time in times if time is not None), default=None)

@@ -19,6 +19,7 @@ from streams.kafka.folding import PartitionFold
 
 Assigned = Callable[[PartitionFold], None]
 Revoked = Callable[[int], None]
+Stalled = Callable[[int, bool], None]
 FoldedAt = Callable[[Topic, int, int], None]
 StillOwned = Callable[[int], Awaitable[bool]]
 
@@ -34,6 +35,8 @@ class OwnedPartitions:
         self._on_assigned: list[Assigned] = []
         self._on_revoked: list[Revoked] = []
         self._on_folded: list[FoldedAt] = []
+        self._on_stalled: list[Stalled] = []
+        self._stalled: set[int] = set()
         self.still_owned: StillOwned = _nobody_asked
         """Ask the brokers whether a partition is still this worker's: what cannot be undone is done after that. False
         too where they do not answer within some seconds."""
@@ -59,6 +62,11 @@ class OwnedPartitions:
         partition: what follows from it is in the tables."""
         self._on_folded.append(told)
 
+    def on_stalled(self, told: Stalled) -> None:
+        """Call `told(partition, True)` when nothing more is folded into an owned partition, because its changelog takes
+        nothing, and `told(partition, False)` when it goes on. One that comes goes on."""
+        self._on_stalled.append(told)
+
     # -- for those who fold -----------------------------------------------------
 
     def assigned(self, fold: PartitionFold) -> None:
@@ -74,6 +82,7 @@ class OwnedPartitions:
         if self._folds.pop(partition, None) is None:
             return
         del self._tables[partition]
+        self._stalled.discard(partition)
         for told in self._on_revoked:
             told(partition)
 
@@ -82,6 +91,13 @@ class OwnedPartitions:
         if partition in self._folds:
             for told in self._on_folded:
                 told(topic, partition, offset)
+
+    def stalled(self, partition: int, now: bool) -> None:
+        """Whether records of a partition wait for its changelog `now`."""
+        if partition in self._folds and now != (partition in self._stalled):
+            (self._stalled.add if now else self._stalled.discard)(partition)
+            for told in self._on_stalled:
+                told(partition, now)
 
 
 def _nobody_heard() -> bool:

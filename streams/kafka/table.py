@@ -206,6 +206,7 @@ class FoldTable(faust.Table[bytes, bytes]):
                 if folded.takeover == partition.owner and number not in self.owned.folds:
                     self.owned.assigned(partition.fold)
                 self.owned.folded(record.topic, number, record.offset)
+        self.owned.stalled(number, not partition.may_take)
         if partition.may_take:
             consumer.read_on(number)
         else:

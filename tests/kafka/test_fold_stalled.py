@@ -93,7 +93,9 @@ async def test_the_others_are_folded_on(
 ) -> None:
     monkeypatch.setattr(sender, "QUEUE_BYTES", BOUND_BYTES)
     fleet = await asyncio.to_thread(_fleet, servers)
+    heard: list[tuple[int, bool]] = []
     async with worker(fleet, tmp_path / "worker") as running:
+        running.owned.on_stalled(lambda number, now: heard.append((number, now)))
         await until_async(lambda: len(running.owned.tables) == 2, "both partitions are owned")
         _send(fleet, 0, 1)
         await until_async(lambda: fleet.everything_committed(), "the first are folded")
@@ -104,6 +106,7 @@ async def test_the_others_are_folded_on(
         await until_async(lambda: _committed(fleet, ALIVE) == COMMITS, "and committed")
         stalled = running.table.store.partitions[STALLED]
         assert stalled.lost is None
+        assert [now for number, now in heard if number == STALLED][-1:] == [True]  # none of its rows is claimed
         assert _committed(fleet, STALLED) == 1
         assert stalled.sender.queued_bytes < 2 * BOUND_BYTES
         assert _folded(running, STALLED) < COMMITS
@@ -112,6 +115,7 @@ async def test_the_others_are_folded_on(
 
         servers[0].start_again()
         await until_async(lambda: fleet.everything_committed(), "all is folded")
+        assert [now for number, now in heard if number == STALLED][-1:] == [False]
         found = {number: content(partition.fold.tables) for number, partition in running.table.store.partitions.items()}
     wanted = await asyncio.to_thread(fleet.refolded, tmp_path / "refolded")
     for number in (STALLED, ALIVE):

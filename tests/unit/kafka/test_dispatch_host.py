@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from ankusa.dispatch.claims import Claims
 from ankusa.store import keys
 from ankusa.store.errors import StoreError
 from schemas import records
+from schemas.config import Dispatch
 from schemas.records import (
     Breaker,
     BreakerMove,
@@ -249,3 +251,29 @@ def test_nothing_begins_while_the_rows_may_be_anothers(world: World) -> None:
     world.doubtful = False
     assert world.host.may_begin()
     assert world.host.unavailable is None
+
+
+def test_rows_of_a_partition_whose_outcomes_are_not_folded_do_not_fill_the_windows(world: World) -> None:
+    """Its claims end with nothing, so that all windows would be full of them, and no other row would be claimed."""
+    claims = Claims(world.host, Dispatch(max_inflight=32, batch=8))
+    for number in NUMBERS:
+        world.partitions[number].add(Topic.HOOKS, hooks(*(f"{number}-more-{index}" for index in range(60))))
+    stalled, alive = NUMBERS
+    world.host.stalled(stalled, True)
+    served = 0
+    while found := list(claims.scan(world.at)):
+        for claim in found:
+            assert world.host.partition_of(claim.seq) == alive
+            served += 1
+            claims.finish(claim)  # its outcome is folded
+    assert served == 62
+    assert not claims.more(world.at)
+    assert world.host.live.next_due_at() is None  # nobody looks again before it goes on
+    assert world.host.live.oldest_due_at(world.at) == AT  # but its rows are late
+
+    world.host.stalled(stalled, False)
+    assert {world.host.partition_of(claim.seq) for claim in claims.scan(world.at)} == {stalled}
+    world.host.stalled(stalled, True)
+    world.host.remove(stalled)
+    world.host.add(stalled)  # it comes back, as another owner left it
+    assert claims.more(world.at)

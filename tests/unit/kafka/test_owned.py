@@ -28,3 +28,20 @@ def test_subscribers_hear_of_partitions_while_they_are_owned(tmp_path: Path) -> 
         (Topic.HOOKS, PARTITION, 1),
         ("revoked", PARTITION, []),
     ]
+
+
+def test_subscribers_hear_once_that_a_partition_stalls_and_that_it_goes_on(tmp_path: Path) -> None:
+    owned, heard = OwnedPartitions(), list[Any]()
+    owned.on_stalled(lambda number, now: heard.append((number, now)))
+    partition = Partition(tmp_path / "7")
+    owned.stalled(PARTITION, True)  # it is not owned yet
+    owned.assigned(partition.fold)
+    for now in (False, True, True, False, False, True):
+        owned.stalled(PARTITION, now)
+    assert heard == [(PARTITION, True), (PARTITION, False), (PARTITION, True)]
+    owned.revoked(PARTITION)
+    owned.assigned(partition.fold)
+    owned.stalled(PARTITION, False)
+    owned.stalled(PARTITION, True)
+    assert heard[3:] == [(PARTITION, True)]
+    partition.tables.close()
