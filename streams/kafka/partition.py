@@ -28,7 +28,7 @@ from streams.kafka.id_reader import IdReader
 from streams.kafka.restoring import Changelog, Restore, owner_entry, read_state
 from streams.kafka.sender import Acknowledge, Sender
 from streams.kafka.topic_admin import CHECK_REQUEST_S, ClusterError, TopicAdmin
-from streams.kafka.topic_ids import CHANGELOG, TopicIds, ids_entry, known_ids, put_ids, taken_over
+from streams.kafka.topic_ids import CHANGELOG, TopicIds, ids_entry, known_ids, known_next, put_ids, taken_over
 
 log = logging.getLogger("ankusa.kafka")
 
@@ -97,8 +97,10 @@ class Partition:
     def know_topics(self) -> None:
         """Have the tables know their topics from now on, on this disk and any other. Raises StoreError when one was
         made again since they were folded from it."""
-        if (wrong := taken_over(known_ids(self.fold.tables), self.ids)) is not None:
+        known = known_ids(self.fold.tables)
+        if (wrong := taken_over(known, self.ids)) is not None:
             raise StoreError(f"partition {self.number}: {wrong}")
+        self.ids = known_next(known, self.ids)
         put_ids(self.fold.tables, self.ids)
         if self.sender.failed is None:
             self.sender.add(self.fold.turn, [ids_entry(self.ids)], _nobody)

@@ -66,3 +66,10 @@ def taken_over(known: TopicIds, found: TopicIds) -> str | None:
     """The same of tables that somebody is about to own. A changelog of another id that says what they know was copied
     from another cluster with all the rest: what ids say there is nothing to this one."""
     return made_again(known, found) if known.get(CHANGELOG) == found.get(CHANGELOG) else None
+
+
+def known_next(known: TopicIds, found: TopicIds) -> TopicIds:
+    """What tables that are `taken_over` know from then on. An id that brokers do not give now is kept: those that do so
+    later are compared with it. But not where the changelog is another cluster's copy: its ids are of no use here."""
+    copied = found.get(CHANGELOG, known.get(CHANGELOG)) != known.get(CHANGELOG)
+    return dict(found) if copied else {**known, **found}
