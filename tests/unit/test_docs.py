@@ -129,3 +129,22 @@ def test_metrics_that_are_told_of_exist() -> None:
     for name in told:
         sink = re.fullmatch(r"sink_(\w+)_rows", name)
         assert f'"{name}"' in source or (sink is not None and f'"{sink[1]}":' in source), name
+
+
+def told_events(text: str) -> set[str]:
+    return set(re.findall(r"event=(\w+)", text))
+
+
+def test_events_that_are_told_of_exist() -> None:
+    told = set[str]().union(*(told_events(document.read_text()) for document in DOCUMENTS))
+    product = (path.read_text() for folder in ("ankusa", "streams", "api") for path in (ROOT / folder).rglob("*.py"))
+    assert told - set(re.findall(r"\w+", " ".join(product))) == set()
+
+
+def test_what_ends_or_stalls_a_worker_is_told_of() -> None:
+    """An operator who finds one of these in the log looks for it here."""
+    told = told_events((ROOT / "docs/operations.md").read_text())
+    worker = [*(ROOT / "streams/kafka").glob("*work*.py"), *(ROOT / "streams/kafka").glob("tr*.py")]
+    logged = re.compile(r"log\.(?:warning|error|critical)\(\s*\"event=(\w+)")
+    events = {event for path in worker for event in logged.findall(path.read_text())}
+    assert events - told == set()
