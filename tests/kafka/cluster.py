@@ -24,6 +24,9 @@ from tests.kafka import container
 from tests.support import brokers
 
 READ_S = 60.0
+FRAME_BYTES = 64 << 20
+"""What the independent reader takes in one answer: its default is less than a fetch may have of one partition."""
+
 SETTINGS = {"auto.create.topics.enable": "false", "log.cleaner.backoff.ms": "500"}
 
 SOON_BACK = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
@@ -130,7 +133,12 @@ def new_prefix() -> str:
 
 def read_all(broker: str, topic: str) -> list[ConsumerRecord]:
     """Every record of a topic, read by kafka-python up to the ends the partitions have now."""
-    consumer = KafkaConsumer(bootstrap_servers=broker, enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        receive_message_max_bytes=FRAME_BYTES,
+    )
     try:
         partitions = [TopicPartition(topic, number) for number in sorted(_partitions(consumer, topic))]
         consumer.assign(partitions)
