@@ -1,22 +1,21 @@
 """The records of a compacted topic, read in order some megabytes at a time: of partitions that are this worker's.
 
-Owns one consumer, opened at the first read, and the thread it blocks. What whoever reads could make nothing of is
+Owns one consumer and its thread. What whoever reads could make nothing of is
 passed over. Commits nothing and joins no group.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from ankusa.store.errors import StoreError
 from schemas.config import Config
 from schemas.records import DecodeError
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.consumer_thread import ConsumerThread
 from streams.kafka.set_aside import PassedOver, reason_of
 
 ANSWER_S = 10.0
@@ -50,12 +49,9 @@ class CompactedReader:
     def __init__(self, topic: str, check: Check, opened: Callable[[], Consumer]) -> None:
         self._topic = topic
         self._check = check
-        self._opened = opened
-        self._consumer: Consumer | None = None
         self._place = (-1, -1)
-        self._closing = False
         self.passed = PassedOver(topic)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-compacted")
+        self._thread = ConsumerThread("ankusa-compacted", opened)
 
     @classmethod
     def of(cls, config: Config, topic: str, check: Check) -> CompactedReader:
@@ -64,32 +60,20 @@ class CompactedReader:
     async def __call__(self, number: int, start: int) -> tuple[Sequence[tuple[bytes, bytes | None]], int, bool]:
         """Records of partition `number` from `start` on, the offset after them, and whether that is its end. Raises
         StoreError."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, number, start)
+        return await self._thread.read(f"{self._topic}[{number}]", lambda consumer: self._read(consumer, number, start))
 
     async def close(self) -> None:
-        self._closing = True
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
-        self._executor.shutdown(wait=False)
-
-    def _close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        await self._thread.close()
 
     # -- in the thread ----------------------------------------------------------
 
-    def _read(self, number: int, start: int) -> tuple[Sequence[tuple[bytes, bytes | None]], int, bool]:
-        try:
-            if self._consumer is None:
-                self._consumer = self._opened()
-            if self._place != (number, start):
-                self._consumer.assign([TopicPartition(self._topic, number, start)])
-            self._place = (-1, -1)
-            found, following, ended = self._batch(self._consumer, number, start)
-            self._place = (-1, -1) if ended else (number, following)
-            return found, following, ended
-        except KafkaException as error:
-            raise StoreError(f"{self._topic}[{number}]: {error.args[0]}") from error
+    def _read(self, consumer: Consumer, number: int, start: int) -> tuple[list[tuple[bytes, bytes | None]], int, bool]:
+        if self._place != (number, start):
+            consumer.assign([TopicPartition(self._topic, number, start)])
+        self._place = (-1, -1)
+        found, following, ended = self._batch(consumer, number, start)
+        self._place = (-1, -1) if ended else (number, following)
+        return found, following, ended
 
     def _batch(self, consumer: Consumer, number: int, start: int) -> tuple[list[tuple[bytes, bytes | None]], int, bool]:
         found: list[tuple[bytes, bytes | None]] = []
@@ -99,8 +83,7 @@ class CompactedReader:
             # One call for what is there already, which spares a fifth of the time.
             there = there or [*reversed(consumer.consume(BATCH_RECORDS - len(found), 0))]
             message = there.pop() if there else consumer.poll(POLL_S)
-            if self._closing:
-                raise StoreError("the worker stops")
+            self._thread.check_open()
             if time.monotonic() > deadline_s:
                 raise StoreError(f"{self._topic}[{number}]: no broker has answered for {ANSWER_S:.0f} s")
             if message is None or message.partition() != number:

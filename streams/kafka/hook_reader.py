@@ -1,20 +1,19 @@
 """Records of the topic `hooks` by offset: for tables that were restored without their hooks.
 
-Owns one consumer, opened at the first read, and the thread it blocks. Offsets are read in order in one go where they
+Owns one consumer and its thread. Offsets are read in order in one go where they
 lie close together. Commits nothing and joins no group.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from ankusa.store.errors import StoreError
 from schemas.config import Config
 from streams.kafka.clients import client_log, client_settings
+from streams.kafka.consumer_thread import ConsumerThread
 from streams.kafka.topics import TopicNames
 
 ANSWER_S = 10.0
@@ -47,10 +46,7 @@ class HookReader:
 
     def __init__(self, topic: str, opened: Callable[[], Consumer]) -> None:
         self._topic = topic
-        self._opened = opened
-        self._consumer: Consumer | None = None
-        self._closing = False
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="ankusa-hooks")
+        self._thread = ConsumerThread("ankusa-hooks", opened)
 
     @classmethod
     def of(cls, config: Config) -> HookReader:
@@ -58,27 +54,13 @@ class HookReader:
 
     async def read(self, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
         """The records at these ascending offsets; those that the topic has no more are left out. Raises StoreError."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, partition, offsets)
+        place = f"{self._topic}[{partition}]"
+        return await self._thread.read(place, lambda consumer: self._found(consumer, partition, offsets))
 
     async def close(self) -> None:
-        self._closing = True
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
-        self._executor.shutdown(wait=False)
-
-    def _close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        await self._thread.close()
 
     # -- in the thread ----------------------------------------------------------
-
-    def _read(self, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
-        try:
-            if self._consumer is None:
-                self._consumer = self._opened()
-            return self._found(self._consumer, partition, offsets)
-        except KafkaException as error:
-            raise StoreError(f"{self._topic}[{partition}]: {error.args[0]}") from error
 
     def _found(self, consumer: Consumer, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
         """What is before the topic's beginning is gone, by the broker's word; a row dies of that. All else that does
@@ -114,8 +96,7 @@ class HookReader:
         """The next record or event. Raises StoreError when there is none in time."""
         for _ in range(round(ANSWER_S / POLL_S)):
             message = consumer.poll(POLL_S)
-            if self._closing:
-                raise StoreError("the worker stops")
+            self._thread.check_open()
             if message is None:
                 continue
             error = message.error()
