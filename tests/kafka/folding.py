@@ -148,7 +148,7 @@ def _commits(consumer: Consumer, offsets: Sequence[TopicPartition]) -> bool:
 
 class WorkerProcess:
     """A worker with a data directory of its own: one that folds, or another `module`, with `sections` of its file.
-    `running` are all that were started."""
+    `running` are all that were started and whose test goes on."""
 
     running: ClassVar[list[WorkerProcess]] = []
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
@@ -14,16 +12,6 @@ from schemas.records import Topic
 from streams.kafka.topic_admin import TopicAdmin
 from tests.kafka.folding import Fleet, WorkerProcess, until
 from tests.unit.kafka.records import hooks
-
-
-@pytest.fixture(autouse=True)
-def workers() -> Iterator[None]:
-    """None outlives its test."""
-    yield
-    for worker in WorkerProcess.running:
-        if worker.process.poll() is None:
-            worker.kill()
-    WorkerProcess.running.clear()
 
 
 def folded(fleet: Fleet, worker: WorkerProcess, *names: str) -> None:

@@ -298,7 +298,6 @@ async def test_a_worker_that_asks_the_brokers_about_its_partitions_ends_when_it_
         finally:
             gate.open()
             other.kill()
-            WorkerProcess.running.remove(other)
 
 
 @in_loop

@@ -29,10 +29,6 @@ def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
         yield server
     finally:
         server.stop()
-        for worker in WorkerProcess.running:
-            if worker.process.poll() is None:
-                worker.kill()
-        WorkerProcess.running.clear()
 
 
 @pytest.mark.fault

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,6 @@ from streams.kafka import places
 from tests.kafka.folding import Fleet, WorkerProcess, same, until
 from tests.unit.kafka.records import hooks
 from tests.unit.store.entries import AT
-
-
-@pytest.fixture(autouse=True)
-def workers() -> Iterator[None]:
-    """None outlives its test."""
-    yield
-    for worker in WorkerProcess.running:
-        if worker.process.poll() is None:
-            worker.kill()
-    WorkerProcess.running.clear()
-
 
 COMMITS, HOOKS = 60, 64
 """Of each partition, and of each commit."""

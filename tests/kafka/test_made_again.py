@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,6 @@ import pytest
 from schemas.records import Topic
 from tests.kafka.folding import Fleet, WorkerProcess, until
 from tests.unit.kafka.records import hooks, job_start
-
-
-@pytest.fixture(autouse=True)
-def workers() -> Iterator[None]:
-    """None outlives its test."""
-    yield
-    for worker in WorkerProcess.running:
-        if worker.process.poll() is None:
-            worker.kill()
-    WorkerProcess.running.clear()
 
 
 def send(fleet: Fleet, *names: str) -> None:

@@ -56,8 +56,6 @@ async def test_tables_of_before_a_silence_are_certain_no_more(broker: str, tmp_p
             await until_async(lambda: bool(other.said("partition_owned")), "another owns it", SESSION_S + WAIT_S)
         finally:
             assert await asyncio.to_thread(other.stop) == 0
-            WorkerProcess.running.remove(other)
-
         goes_on.set()
         certain = 0
         while owned.doubtful() or owned.folds.get(0) in (None, stale):
