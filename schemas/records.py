@@ -8,7 +8,7 @@ field is never reused for another meaning. Hook bodies are framed as they came a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -524,8 +524,3 @@ def sink_key(tenant_id: str, source_id: str, sink: int, sink_type: str) -> str:
 def lane_key(tenant_id: str, source_id: str, sink: int, sink_type: str, ordering_key: str) -> str:
     """The text of a lane: its sink key and its ordering key."""
     return f"{tenant_id}/{source_id}/{sink}/{sink_type}/{ordering_key}"
-
-
-def total_size(hooks: Iterable[tuple[bytes, bytes]]) -> int:
-    """Stored bytes of hooks: envelopes and bodies."""
-    return sum(len(envelope) + len(body) for envelope, body in hooks)

@@ -43,11 +43,6 @@ def place_of(claim: str) -> tuple[str, int]:
     return _encode(value ^ position), position
 
 
-def made_at(pack: str) -> int:
-    """When a pack was made, unix ms. Packs sort by it."""
-    return _decode(pack) >> _TIME_SHIFT
-
-
 def first_at(at: int) -> str:
     """The least id of a pack made at `at` (unix ms): those that sort before it are older."""
     return pack_id(at, 0)

@@ -190,10 +190,6 @@ class Tables:
             found.append((sink, generation, records.decode_attempt(value)))
         return found
 
-    def dead_from(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Dead index keys in [start, end), oldest death first."""
-        return self.database.keys("dead", start, end)
-
     def dead_back(self, start: bytes, end: bytes) -> Iterator[bytes]:
         """Dead index keys in [start, end), newest death first."""
         return (key for key, _ in self.database.items_back("dead", start, end))

@@ -33,7 +33,6 @@ WATCHED_S = 120.0
 """How long it is waited for delivery to resume: longer than it may take, so that a slow one is measured."""
 
 SETTLES_S = 600.0
-SAID_EVERY_S = 10.0
 
 
 class Plan(Struct, frozen=True):

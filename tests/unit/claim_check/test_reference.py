@@ -24,7 +24,6 @@ def test_a_claim_id_leads_back_to_its_pack_and_position(at: int, drawn: int, pos
     pack = reference.pack_id(at, drawn)
     claim = reference.claim_id(pack, position)
     assert reference.place_of(claim) == (pack, position)
-    assert reference.made_at(pack) == at
     assert reference.is_pack(pack)
     assert reference.is_claim_id(claim)
     assert reference.is_pack(claim) is (position == 0)
