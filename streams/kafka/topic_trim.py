@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from ankusa.store.errors import StoreError
@@ -47,29 +47,37 @@ class TopicTrim:
             self._client = AdminClient(self._settings, logger=client_log)
         return self._client
 
-    def spans(self, places: Iterable[Place], before_at: int) -> dict[Place, Span]:
-        """By place, the records that the group has committed and that were written before `before_at` (unix ms). Raises
-        StoreError."""
+    def spans(self, places: Iterable[Place], before_at: int) -> tuple[dict[Place, Span], StoreError | None]:
+        """By place, the records that the group has committed and that were written before `before_at` (unix ms), and
+        why one is missing, if one is. Raises StoreError where the group cannot be asked."""
         wanted = [TopicPartition(*place) for place in places]
+        starts, refused = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        younger, refused_too = self._offsets(wanted, OffsetSpec.for_timestamp(max(0, before_at)))
         try:
-            starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-            younger = self._offsets(wanted, OffsetSpec.for_timestamp(max(0, before_at)))
             committed = self._committed(wanted)
         except KafkaException as error:
-            raise StoreError(f"the ends of topics cannot be read: {error.args[0]}") from error
+            raise StoreError(f"the offsets of {self._group} cannot be read: {error.args[0]}") from error
         spans: dict[Place, Span] = {}
-        for place, start in starts.items():
+        for place in starts.keys() & younger.keys():
             ends = [offset for offset in (younger[place],) if offset != NONE]  # with none as young all is older
-            spans[place] = Span(start, max(start, min([committed[place], *ends])))
-        return spans
+            spans[place] = Span(starts[place], max(starts[place], min([committed[place], *ends])))
+        return spans, refused or refused_too
 
-    def _offsets(self, wanted: list[TopicPartition], spec: OffsetSpec) -> dict[Place, int]:
+    def _offsets(self, wanted: list[TopicPartition], spec: OffsetSpec) -> tuple[dict[Place, int], StoreError | None]:
+        """Those that brokers tell, and why one does not."""
         futures = self._admin().list_offsets(dict.fromkeys(wanted, spec), request_timeout=self._request_s)
-        found = {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
-        for (topic, number), offset in found.items():
-            if offset < NONE:  # one whose leader has just gone: by no means that nothing is there
-                raise StoreError(f"{topic}[{number}]: its ends are not known now")
-        return found
+        found: dict[Place, int] = {}
+        refused: StoreError | None = None
+        for place, future in futures.items():
+            try:
+                offset, reason = future.result().offset, "its leader has just gone"
+            except KafkaException as error:
+                offset, reason = OFFSET_INVALID, str(error.args[0])
+            if offset >= NONE:  # one whose leader goes has none, without an error: by no means that nothing is there
+                found[place.topic, place.partition] = offset
+            else:
+                refused = StoreError(f"{place.topic}[{place.partition}]: its ends cannot be read: {reason}")
+        return found, refused
 
     def _committed(self, wanted: list[TopicPartition]) -> dict[Place, int]:
         """0 where the group has committed nothing."""
@@ -81,22 +89,21 @@ class TopicTrim:
                 found[place.topic, place.partition] = max(0, place.offset)
         return found
 
-    def delete_below(self, floors: Mapping[Place, int]) -> dict[Place, int]:
-        """Delete what is below the floors; where each partition begins now. Raises StoreError when one refuses; the
-        others are done."""
+    def delete_below(self, floors: Mapping[Place, int]) -> tuple[dict[Place, int], StoreError | None]:
+        """Delete what is below the floors; where each partition begins now, and why one refused, if one did."""
         places = [TopicPartition(topic, number, floor) for (topic, number), floor in floors.items()]
         begins: dict[Place, int] = {}
-        refused: str | None = None
+        refused: StoreError | None = None
         futures = self._admin().delete_records(
             places, request_timeout=self._request_s, operation_timeout=self._request_s
         )
         for place, future in futures.items():
+            name, floor = f"{place.topic}[{place.partition}]", floors[place.topic, place.partition]
             try:
                 begins[place.topic, place.partition] = future.result().low_watermark
             except KafkaException as error:
-                refused = f"{place.topic}[{place.partition}] below {floors[place.topic, place.partition]}: " + str(
-                    error.args[0]
+                refused = StoreError(
+                    f"records cannot be deleted: {name} below {floor}: {error.args[0]}; the worker's user needs Delete "
+                    "on the topic"
                 )
-        if refused is not None:
-            raise StoreError(f"records cannot be deleted: {refused}; the worker's user needs Delete on the topic")
-        return begins
+        return begins, refused

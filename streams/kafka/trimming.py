@@ -6,7 +6,7 @@ before anything is deleted. Nor is one that has waited for longer than `WAIT_MS`
 brokers say that the partition is still owned. (4) Records are deleted, (5) `dead`
 lets go of hooks without a row. A held hook is in the tables and their changelog, so `quarantine` needs no floor.
 
-Owns what may go and when. A pass that fails deletes nothing more, and the next one begins anew.
+Owns what may go and when. A partition that refuses a step has nothing deleted by it, and the next pass begins anew.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ COPY_BYTES = 4 << 20
 class Trim(Protocol):
     """The broker's side (`topic_trim.TopicTrim`). Blocks."""
 
-    def spans(self, places: list[Place], before_at: int) -> dict[Place, Span]: ...
-    def delete_below(self, floors: Mapping[Place, int]) -> dict[Place, int]: ...
+    def spans(self, places: list[Place], before_at: int) -> tuple[dict[Place, Span], StoreError | None]: ...
+    def delete_below(self, floors: Mapping[Place, int]) -> tuple[dict[Place, int], StoreError | None]: ...
 
 
 class PartitionFloor:
@@ -208,32 +208,43 @@ class Trimming:
             await asyncio.sleep(PASS_S)
 
     async def run(self) -> None:
-        """One pass. Raises StoreError; what it did by then is done."""
-        owned = [number for number in list(self._floors) if await self._each(number, self._dead.know(number))]
+        """One pass. What stops it for a partition stops it for no other. Raises the last StoreError, at its end."""
+        refusals: list[StoreError | None] = []
+        owned = [number for number in list(self._floors) if await self._each(number, self._dead.know(number), refusals)]
         wanted = [(topic, number) for number in owned for topic in (self._hooks, self._pen)]
-        if not wanted:
-            return
-        at = self._fleet.now()
-        waited = await asyncio.to_thread(self._trim.spans, wanted, at - self.wait_ms)
-        spans = await asyncio.to_thread(self._trim.spans, wanted, at - self.keep_ms)
-        floors: dict[Place, int] = {}
-        for number in owned:
-            await self._each(number, self._add_floors(number, spans, waited, floors))
-        if floors:
-            begins = await asyncio.to_thread(self._trim.delete_below, floors)
-            for place, begin in begins.items():
-                self._deleted[place[0]] += max(0, begin - spans[place].start)
+        if wanted:
+            await self._delete(owned, wanted, refusals)
         for number in owned:
             if await self._still_owned(number):  # or what is kept there may be the next owner's
-                await self._each(number, self._dead.drop_settled(number))
+                await self._each(number, self._dead.drop_settled(number), refusals)
+        for refused in reversed(refusals):
+            if refused is not None:
+                raise refused
 
-    async def _each(self, number: int, step: Awaitable[None]) -> bool:
-        """A step of one partition; False when it went meanwhile, which is no failure."""
+    async def _delete(self, owned: list[int], wanted: list[Place], refusals: list[StoreError | None]) -> None:
+        """Delete from both topics what is below their floors. Raises StoreError where no floor can be told."""
+        at = self._fleet.now()
+        waited, refused = await asyncio.to_thread(self._trim.spans, wanted, at - self.wait_ms)
+        spans, refused_too = await asyncio.to_thread(self._trim.spans, wanted, at - self.keep_ms)
+        refusals += [refused, refused_too]
+        floors: dict[Place, int] = {}
+        for number in owned:
+            if all((topic, number) in spans and (topic, number) in waited for topic in (self._hooks, self._pen)):
+                await self._each(number, self._add_floors(number, spans, waited, floors), refusals)
+        if floors:
+            begins, refused = await asyncio.to_thread(self._trim.delete_below, floors)
+            refusals.append(refused)
+            for place, begin in begins.items():
+                self._deleted[place[0]] += max(0, begin - spans[place].start)
+
+    async def _each(self, number: int, step: Awaitable[None], refusals: list[StoreError | None]) -> bool:
+        """A step of one partition; False when it was refused, or the partition went, which is no refusal."""
         try:
             await step
-        except StoreError:
+        except StoreError as error:
             if number in self._floors:
-                raise
+                refusals.append(error)
+            return False
         return number in self._floors
 
     async def _add_floors(

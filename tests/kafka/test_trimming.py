@@ -273,7 +273,7 @@ async def test_a_broker_that_is_away_is_told_and_deletes_nothing(broker: str, tm
     fleet = Fleet(broker, partitions=1)
     away = msgspec.structs.replace(fleet.config.kafka, brokers=("127.0.0.1:1",))
     trim = TopicTrim(msgspec.structs.replace(fleet.config, kafka=away), request_s=0.5)
-    with pytest.raises(StoreError, match="the ends of topics cannot be read"):
+    with pytest.raises(StoreError, match=r"the offsets of .*workers cannot be read"):
         await asyncio.to_thread(trim.spans, [(fleet.names.hooks, 0)], now_ms())
-    with pytest.raises(StoreError, match="records cannot be deleted"):
-        await asyncio.to_thread(trim.delete_below, {(fleet.names.hooks, 0): 1})
+    begins, refused = await asyncio.to_thread(trim.delete_below, {(fleet.names.hooks, 0): 1})
+    assert (begins, str(refused).split(":")[0]) == ({}, "records cannot be deleted")

@@ -6,14 +6,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from msgspec import Struct
 
-from ankusa.store.errors import StoreError
-from streams.kafka.topic_trim import NONE, Span, TopicTrim
+from streams.kafka.topic_trim import NONE, Place, Span, TopicTrim
 from tests.kafka import cluster
 
-HOOKS = ("hooks", 0)
+HOOKS, OTHER = ("hooks", 0), ("hooks", 1)
 
 
 class Told(Struct):
@@ -32,17 +31,27 @@ class Group(Struct):
 
 
 class Admin:
-    """Brokers that answer with `ends`: the earliest offset first, then the first that is young."""
+    """Brokers that answer with `ends`, of all places or by place: the earliest offset first, then the first that is
+    young. None is an error."""
 
-    def __init__(self, *ends: int) -> None:
+    def __init__(self, *ends: int | dict[Place, int | None]) -> None:
         self._ends = list(ends)
 
     def list_offsets(self, wanted: Any, **_: Any) -> dict[Any, Future[Told]]:
-        offset = self._ends.pop(0)
-        return {place: _done(Told(offset)) for place in wanted}
+        told = self._ends.pop(0)
+        ends = told if isinstance(told, dict) else {(place.topic, place.partition): told for place in wanted}
+        return {place: _told(ends[place.topic, place.partition]) for place in wanted}
 
     def list_consumer_group_offsets(self, asked: Any, **_: Any) -> dict[str, Future[Group]]:
-        return {"workers": _done(Group([Committed(*HOOKS, 40)]))}
+        return {"workers": _done(Group([Committed(*HOOKS, 40), Committed(*OTHER, 40)]))}
+
+
+def _told(offset: int | None) -> Future[Told]:
+    if offset is not None:
+        return _done(Told(offset))
+    future: Future[Told] = Future()
+    future.set_exception(KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+    return future
 
 
 def _done(value: Any) -> Future[Any]:
@@ -51,20 +60,26 @@ def _done(value: Any) -> Future[Any]:
     return future
 
 
-def spans(monkeypatch: pytest.MonkeyPatch, *ends: int) -> Any:
+def spans(monkeypatch: pytest.MonkeyPatch, *ends: int | dict[Place, int | None]) -> Any:
     trim, admin = TopicTrim(cluster.configuration("127.0.0.1:1")), Admin(*ends)
     monkeypatch.setattr(trim, "_admin", lambda: admin)
-    return trim.spans([HOOKS], 0)
+    return trim.spans([HOOKS, OTHER], 0)
 
 
 def test_a_span_ends_where_the_young_or_the_uncommitted_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert spans(monkeypatch, 5, 30) == {HOOKS: Span(5, 30)}
-    assert spans(monkeypatch, 5, 50) == {HOOKS: Span(5, 40)}
-    assert spans(monkeypatch, 5, NONE) == {HOOKS: Span(5, 40)}
+    for young, end in ((30, 30), (50, 40), (NONE, 40)):
+        found, refused = spans(monkeypatch, 5, young)
+        assert (found[HOOKS], refused) == (Span(5, end), None)
 
 
-@pytest.mark.parametrize("ends", [(OFFSET_INVALID, 30), (5, OFFSET_INVALID)])
-def test_what_is_not_known_is_no_span(monkeypatch: pytest.MonkeyPatch, ends: tuple[int, int]) -> None:
-    """A leader that has gone is answered so, without an error."""
-    with pytest.raises(StoreError, match=r"hooks\[0\]: its ends are not known now"):
-        spans(monkeypatch, *ends)
+@pytest.mark.parametrize("unknown", [OFFSET_INVALID, None])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_not_known_is_no_span_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, unknown: int | None, first: bool
+) -> None:
+    """A leader that has gone is answered so without an error, or with one (`None`)."""
+    ends: list[int | dict[Place, int | None]] = [5, 30]
+    ends[0 if first else 1] = {HOOKS: unknown, OTHER: 5 if first else 30}
+    found, refused = spans(monkeypatch, *ends)
+    assert found == {OTHER: Span(5, 30)}
+    assert str(refused).startswith("hooks[0]: its ends cannot be read: ")

@@ -34,7 +34,8 @@ class DeadTopic:
         self.at_once_bytes = self.most_bytes = 0
 
     def send(self, topic: str, number: int, value: bytes | None, key: bytes, at: int, delivered: Any) -> None:
-        assert (topic, number) == ("dead", PARTITION)
+        assert topic == "dead"
+        assert self.refuses or number == PARTITION
         self.at_once_bytes += len(value or b"")
         self.most_bytes = max(self.most_bytes, self.at_once_bytes)
         asyncio.get_running_loop().call_soon(self._deliver, key, value, delivered)
@@ -71,19 +72,23 @@ class Broker:
         self.copied: set[int] = set()
         """What `dead` had when records were deleted."""
 
-    def spans(self, places: list[Place], before_at: int) -> dict[Place, Span]:
-        assert sorted(places) == [HOOKS, PEN]
+    def spans(self, places: list[Place], before_at: int) -> tuple[dict[Place, Span], StoreError | None]:
+        assert {HOOKS, PEN} <= set(places)
+        unknown = [place for place in places if place not in self.spanned]
+        reason = f"{unknown[0][0]}[{unknown[0][1]}]: its ends cannot be read" if unknown else ""
+        refused = StoreError(reason) if unknown else None
         if before_at <= AT - WAIT_MS:
-            return {place: Span(span.start, max(span.start, self.waited)) for place, span in self.spanned.items()}
+            spans = {place: Span(span.start, max(span.start, self.waited)) for place, span in self.spanned.items()}
+            return spans, refused
         self.before_at = before_at
-        return dict(self.spanned)
+        return dict(self.spanned), refused
 
-    def delete_below(self, floors: Mapping[Place, int]) -> dict[Place, int]:
+    def delete_below(self, floors: Mapping[Place, int]) -> tuple[dict[Place, int], StoreError | None]:
         self.deleted.append(dict(floors))
         self.copied = set(self._dead.compacted)
         for place, floor in floors.items():
             self.spanned[place] = Span(floor, max(floor, self.spanned[place].end))
-        return dict(floors)
+        return dict(floors), None
 
 
 class Topics:
@@ -310,6 +315,36 @@ def test_one_that_cannot_be_kept_in_dead_is_not_deleted(world: World) -> None:
         assert set(world.topic.compacted) == {world.partition.seq("a")}
 
     run(body)
+
+
+@pytest.mark.parametrize("refused", ["read", "ends", "copy"])
+def test_what_one_partition_refuses_stops_no_other(world: World, tmp_path: Path, refused: str) -> None:
+    """Its dead hooks cannot be read, nobody tells its ends, its dead hooks cannot be copied. It is asked first."""
+    other = Partition(tmp_path / "other", PARTITION - 2)
+
+    async def body() -> None:
+        world.commit("a")
+        world.settle("a")
+        if refused != "read":
+            world.fleet.add(other.fold)
+        if refused == "copy":
+            for place in (("hooks", other.number), ("quarantine", other.number)):
+                world.broker.spanned[place] = Span(0, 1)
+            other.add(Topic.HOOKS, hooks("b"))
+            outcome = Outcome(other.seq("b"), 0, 0, OutcomeKind.DEAD, AT, AT, 1, error="gone")
+            other.add(Topic.OUTCOMES, records.encode(OutcomeBatch((outcome,))))
+            world.topic.refuses = True
+        floors = world.trimming._floors
+        world.trimming.add(other.number)
+        floors[PARTITION] = floors.pop(PARTITION)
+        words = {"read": r"partition 5", "ends": r"hooks\[5\]: its ends", "copy": "no broker answers"}[refused]
+        with pytest.raises(StoreError, match=words):
+            await world.trimming.run()
+        assert world.broker.deleted == [{HOOKS: 1}]
+        assert world.trimming.counts()["hooks_topic"] == 1
+
+    run(body)
+    other.tables.close()
 
 
 def test_nothing_is_deleted_of_a_partition_that_is_another_s(world: World) -> None:
