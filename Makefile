@@ -89,7 +89,7 @@ $(STAMP): requirements.lock pyproject.toml
 	        rm -rf $(VENV); \
 	        echo "$$found cannot make a virtual environment; its venv module may be a package of its own" >&2; exit 1; }; \
 	fi; \
-	echo "installing what requirements.lock pins"; \
+	echo "installing what requirements.lock pins: a minute or two, more on a slow line"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
 	echo "$$sum" > $@
