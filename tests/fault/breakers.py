@@ -92,16 +92,35 @@ class Five:
         )
         return self.breakers("breaker_until")
 
-    def changed(self) -> int:
-        """Hooks whose attempts are not the requests that their sink has answered, and do not come to be."""
+    def hang(self) -> None:
+        """Let the sinks answer nobody from now on."""
+        for sink in self.sinks:
+            sink.behave(mode="hang")
+
+    def give_up_probes(self, asked: list[int]) -> None:
+        """Kill the node while what it asked since `asked` hangs, and is in no record; then the sinks fail again."""
+        self.node.kill()
+        self.unrecorded.update(hook_id for _, hook_id in self._asked_since(asked))
+        for sink in self.sinks:
+            sink.behave(status=500)
+        self.node.start()
+
+    def _asked_since(self, counts: list[int]) -> list[tuple[int, str]]:
+        return [each for sink, count in zip(self.sinks, counts, strict=True) for each in sink.asked[count:]]
+
+    def changed(self, answered: list[int] | None = None) -> int:
+        """Hooks whose attempts are not the requests that their sink has answered, and do not come to be. Where the
+        later ones hang, `answered` says how many of each sink's requests those are."""
         try:
-            poll("attempts as the sinks count them", lambda: not self._unlike(), 30)
+            poll("attempts as the sinks count them", lambda: not self._unlike(answered), 30)
         except AssertionError:
-            return len(self._unlike())
+            return len(self._unlike(answered))
         return 0
 
-    def _unlike(self) -> list[str]:
+    def _unlike(self, answered: list[int] | None) -> list[str]:
         asked = Counter(hook_id for sink in self.sinks for _, hook_id in sink.asked) - self.unrecorded
+        if answered is not None:
+            asked -= Counter(hook_id for _, hook_id in self._asked_since(answered))
         hooks = self.node.hooks(self.ids)
         return [hook_id for hook_id in self.ids if _attempts(hooks[hook_id]) != asked[hook_id]]
 
@@ -145,17 +164,20 @@ def run(folder: Path, size: Size) -> Report:
         five.post(size.hooks)
         until = five.wait_open()
         opening = asked = five.counts()
-        changed = five.changed()
+        five.hang()  # nobody asks them now, and whenever the breakers' time comes the probes hang
+        changed = five.changed(asked)
 
         five.kill()
         # Too slow a machine: again, with breakers that are open for twice as long, which the size must leave room for.
         while clock.now_ms() >= min(until):
+            five.give_up_probes(asked)
             until = five.wait_open()
             asked = five.counts()
+            five.hang()
             five.kill()
         forgotten = SINKS - five.open_breakers()
         forgotten += sum(now != then for now, then in zip(five.breakers("breaker_until"), until, strict=True))
-        changed += five.changed()
+        changed += five.changed(asked)
         early = sum(at < until[place] for place, sink in enumerate(sinks) for at, _ in sink.asked[asked[place] :])
 
         stages = [_hang(five, asked, until)]
@@ -185,8 +207,6 @@ def run(folder: Path, size: Size) -> Report:
 
 def _hang(five: Five, asked: list[int], until: list[int]) -> Stage:
     """The breakers' time comes, and the probes hang: what is due meanwhile is parked, and parked again."""
-    for sink in five.sinks:
-        sink.behave(mode="hang")
     poll("five probes", lambda: all(now > then for now, then in zip(five.counts(), asked, strict=True)), LONG_S)
     probes = [sink.asked[count][1] for sink, count in zip(five.sinks, asked, strict=True)]
     waiting = next(hook_id for hook_id in five.ids if hook_id not in probes)
