@@ -1,7 +1,8 @@
 """The ends of topics, and what is deleted below them: the broker's side of `trimming.py`.
 
-Owns an admin client, made at the first call, and the questions it is asked: where partitions begin, what of them the
-group has committed, what is older than a time. It blocks: for a thread, and one at a time. Decides nothing.
+Owns an admin client and a consumer that joins no group, made at the first call, and the questions they are asked: where
+partitions begin, what of them the group has committed, what is older than a time. It blocks: for a thread, and one at a
+time. Decides nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from ankusa.store.errors import StoreError
@@ -41,6 +42,7 @@ class TopicTrim:
         self._settings: dict[str, Any] = dict(client_settings(config.kafka, "trim"))
         self._group = f"{config.kafka.prefix}workers"
         self._client: AdminClient | None = None
+        self._member: Consumer | None = None
 
     def _admin(self) -> AdminClient:
         if self._client is None:
@@ -53,10 +55,7 @@ class TopicTrim:
         wanted = [TopicPartition(*place) for place in places]
         starts, refused = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         younger, refused_too = self._offsets(wanted, OffsetSpec.for_timestamp(max(0, before_at)))
-        try:
-            committed = self._committed(wanted)
-        except KafkaException as error:
-            raise StoreError(f"the offsets of {self._group} cannot be read: {error.args[0]}") from error
+        committed = self._committed(wanted)
         spans: dict[Place, Span] = {}
         for place in starts.keys() & younger.keys():
             ends = [offset for offset in (younger[place],) if offset != NONE]  # with none as young all is older
@@ -80,14 +79,21 @@ class TopicTrim:
         return found, refused
 
     def _committed(self, wanted: list[TopicPartition]) -> dict[Place, int]:
-        """0 where the group has committed nothing."""
-        asked = [ConsumerGroupTopicPartitions(self._group, wanted)]
-        (future,) = self._admin().list_consumer_group_offsets(asked, request_timeout=self._request_s).values()
-        found: dict[Place, int] = {(place.topic, place.partition): 0 for place in wanted}
-        for place in future.result().topic_partitions:
-            if place.error is None:
-                found[place.topic, place.partition] = max(0, place.offset)
-        return found
+        """0 where the group has committed nothing. Raises StoreError.
+
+        Asked of a consumer that never joins the group. The admin client's own question ends the process, by an
+        assertion of librdkafka, where the broker it was put to comes back after it has timed out (librdkafka 4605).
+        """
+        try:
+            if self._member is None:
+                self._member = Consumer({**self._settings, "group.id": self._group}, logger=client_log)
+            told = self._member.committed(wanted, self._request_s)
+        except KafkaException as error:
+            raise StoreError(f"the offsets of {self._group} cannot be read: {error.args[0]}") from error
+        refused = next((place for place in told if place.error is not None), None)
+        if refused is not None:
+            raise StoreError(f"the offsets of {self._group} cannot be read: {refused.topic}: {refused.error}")
+        return {(place.topic, place.partition): max(0, place.offset) for place in told}
 
     def delete_below(self, floors: Mapping[Place, int]) -> tuple[dict[Place, int], StoreError | None]:
         """Delete what is below the floors; where each partition begins now, and why one refused, if one did."""

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from msgspec import Struct
 
 from streams.kafka.topic_trim import NONE, Place, Span, TopicTrim
@@ -17,17 +17,6 @@ HOOKS, OTHER = ("hooks", 0), ("hooks", 1)
 
 class Told(Struct):
     offset: int
-
-
-class Committed(Struct):
-    topic: str
-    partition: int
-    offset: int
-    error: None = None
-
-
-class Group(Struct):
-    topic_partitions: list[Committed]
 
 
 class Admin:
@@ -42,8 +31,12 @@ class Admin:
         ends = told if isinstance(told, dict) else {(place.topic, place.partition): told for place in wanted}
         return {place: _told(ends[place.topic, place.partition]) for place in wanted}
 
-    def list_consumer_group_offsets(self, asked: Any, **_: Any) -> dict[str, Future[Group]]:
-        return {"workers": _done(Group([Committed(*HOOKS, 40), Committed(*OTHER, 40)]))}
+
+class Member:
+    """The group has committed 40 of each."""
+
+    def committed(self, wanted: list[TopicPartition], within_s: float) -> list[TopicPartition]:
+        return [TopicPartition(place.topic, place.partition, 40) for place in wanted]
 
 
 def _told(offset: int | None) -> Future[Told]:
@@ -63,6 +56,7 @@ def _done(value: Any) -> Future[Any]:
 def spans(monkeypatch: pytest.MonkeyPatch, *ends: int | dict[Place, int | None]) -> Any:
     trim, admin = TopicTrim(cluster.configuration("127.0.0.1:1")), Admin(*ends)
     monkeypatch.setattr(trim, "_admin", lambda: admin)
+    monkeypatch.setattr(trim, "_member", Member())
     return trim.spans([HOOKS, OTHER], 0)
 
 
