@@ -6,7 +6,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,17 +21,6 @@ from tests.support.node_process import poll
 
 QUICK_S = 0.5
 RESUMES_S = 30.0
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
-    home = tmp_path / "broker"
-    home.mkdir()
-    server = brokers.required(lambda: cluster.start(home, cluster.SOON_BACK))
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.fault

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,6 @@ from tests.unit.kafka.records import hooks
 RESUMES_S = 30.0
 LONG_S = 120.0
 COMMITS = 300
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
-    home = tmp_path / "broker"
-    home.mkdir()
-    server = brokers.required(lambda: cluster.start(home, cluster.SOON_BACK))
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,6 @@ from tests.kafka.folding import Fleet, until
 from tests.support import brokers
 
 ROUNDS, REFUSALS = 2, 6
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[brokers.Kafka]:
-    home = tmp_path / "broker"
-    home.mkdir()
-    server = brokers.required(lambda: cluster.start(home, cluster.SOON_BACK))
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.fault
